@@ -1,0 +1,246 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// OpName names an op or an alias: [A-Za-z_][A-Za-z0-9_.:/-]*, at most
+// MaxNameLen bytes (the directive grammar's op name).
+type OpName string
+
+// MaxNameLen is the longest op name, in bytes.
+const MaxNameLen = 128
+
+var opName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:/-]*$`)
+
+// Valid reports whether n has the form of an op name. It says nothing about
+// whether such an op exists.
+func (n OpName) Valid() bool { return len(n) <= MaxNameLen && opName.MatchString(string(n)) }
+
+// CallID identifies one call for good. Ids sort by the time they were made.
+type CallID string
+
+// NewCallID returns a fresh id, "c-" and a lower-case ULID.
+func NewCallID() CallID { return CallID(newID("c-")) }
+
+// IdentityID is the stable id of an identity, never a display name:
+// [a-z0-9][a-z0-9._-]*, at most 64 bytes.
+type IdentityID string
+
+var identityID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// Valid reports whether id has the form of an identity id.
+func (id IdentityID) Valid() bool { return identityID.MatchString(string(id)) }
+
+// Role says what kind of identity one is. A role is given when the identity is
+// made and never changes.
+type Role string
+
+// The roles. Worker and verifier belong to the execution plane.
+const (
+	Agent    Role = "agent"    // writes replies; its directives become calls
+	Operator Role = "operator" // a person or a script that runs the gateway
+	Bridge   Role = "bridge"   // hands in replies of the agents it is enrolled for
+	Worker   Role = "worker"   // holds leases on delegated work
+	Verifier Role = "verifier" // judges what workers return
+)
+
+// Identity is who stands behind a call. The zero value is nobody, and nobody may
+// do anything.
+type Identity struct {
+	ID   IdentityID `json:"id"`
+	Role Role       `json:"role"`
+}
+
+// String returns "role/id", or "nobody" for the zero value.
+func (i Identity) String() string {
+	if i == (Identity{}) {
+		return "nobody"
+	}
+	return string(i.Role) + "/" + string(i.ID)
+}
+
+// Address is where to answer in a chat. Only the adaptor that made it reads
+// Opaque; everybody else carries it.
+type Address struct {
+	Adaptor string `json:"adaptor"`
+	Opaque  string `json:"opaque"`
+}
+
+// Origin is where a call came from and where its answer goes.
+type Origin struct {
+	// Source is the place in words that an operator can follow, for example
+	// "rooms/lobby/m-17#2" (adaptor, room, message id, ordinal) or "api".
+	Source string `json:"source"`
+	// Answer is the thread that the outcome is posted to. Nil means that the
+	// caller waits for it, or does not care.
+	Answer *Address `json:"answer,omitempty"`
+	// Wake is the errand under which an agent ordered this, if any.
+	Wake string `json:"wake,omitempty"`
+	// Grant is what that wake, or an approved plan, may do unasked.
+	Grant string `json:"grant,omitempty"`
+	// Root is the root cause, which loop caps count by.
+	Root string `json:"root,omitempty"`
+	// Hops counts agents between a person and this call.
+	Hops int `json:"hops,omitempty"`
+}
+
+// Evidence says how sure we are that a call was ordered and not quoted. The zero
+// value is the worst evidence there is.
+type Evidence struct {
+	Key   uint8 `json:"key"`   // how well the directive's key matched a wake's
+	Echo  uint8 `json:"echo"`  // how well it was told apart from shown material
+	Clean bool  `json:"clean"` // no untrusted material stood in the wake
+}
+
+// Call is one op with parameters, on its way through the door. It is a value:
+// no stage changes another's copy.
+type Call struct {
+	ID  CallID   `json:"id"`
+	Op  OpName   `json:"op"` // as resolved by the door, never an alias beyond it
+	By  Identity `json:"by"`
+	Key string   `json:"key,omitempty"` // idempotency key; scope is the identity. At most MaxKeyLen bytes.
+	// Params is one JSON object. Beyond the door it is in RFC 8785 form and has
+	// passed the op's validation.
+	Params   json.RawMessage `json:"params"`
+	From     Origin          `json:"from"`
+	Evidence Evidence        `json:"evidence"`
+}
+
+// MaxKeyLen is the longest idempotency key, in bytes.
+const MaxKeyLen = 512
+
+// State is a station in the life of a call.
+type State string
+
+// The states of a call. A call is received or refused; a received one runs,
+// then succeeds, fails, is cancelled, or is left unknown by a crash. Accepted
+// means that the work goes on elsewhere and is settled later.
+const (
+	Received  State = "received"
+	Refused   State = "refused"
+	Running   State = "running"
+	Accepted  State = "accepted"
+	Succeeded State = "succeeded"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+	Unknown   State = "outcome_unknown"
+)
+
+// Settled reports whether s is final.
+func (s State) Settled() bool {
+	switch s {
+	case Refused, Succeeded, Failed, Cancelled, Unknown:
+		return true
+	}
+	return false
+}
+
+// Result is what a successful call returned.
+type Result struct {
+	// Value is the whole answer, one JSON value.
+	Value json.RawMessage `json:"value"`
+	// Show is a JSON Pointer to the string in Value that a person wants to read,
+	// for example "/stdout". Empty means all of Value.
+	Show string `json:"show,omitempty"`
+}
+
+// NewResult returns v as a result. It panics if v is not a JSON value, which is
+// a mistake in the op and not in the call.
+func NewResult(v any, show string) *Result {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("ops: a result that is no JSON value: %v", err))
+	}
+	return &Result{Value: b, Show: show}
+}
+
+// Outcome is what came of a call. Result is set when State is Succeeded, Fault
+// when it is Refused, Failed, Cancelled or Unknown.
+type Outcome struct {
+	State  State   `json:"state"`
+	Result *Result `json:"result,omitempty"`
+	Fault  *Fault  `json:"fault,omitempty"`
+}
+
+// Success returns the outcome of a call that did what it was for.
+func Success(r *Result) Outcome { return Outcome{State: Succeeded, Result: r} }
+
+// Failure returns the outcome of a call that ran and did not do what it was for.
+func Failure(f *Fault) Outcome { return Outcome{State: Failed, Fault: f} }
+
+// Executor runs the calls of one op or of several.
+//
+// Execute gets a call that has passed the door: the op is resolved, the caller
+// permitted, the parameters valid and canonical. It returns what came of it; an
+// error means that it does not know, and a side-effecting call then ends as
+// Unknown. It obeys ctx: when ctx ends it stops what it started and returns.
+type Executor interface {
+	Execute(ctx context.Context, call Call) (Outcome, error)
+}
+
+// ExecutorFunc is a function as an Executor.
+type ExecutorFunc func(ctx context.Context, call Call) (Outcome, error)
+
+// Execute calls f.
+func (f ExecutorFunc) Execute(ctx context.Context, call Call) (Outcome, error) { return f(ctx, call) }
+
+// Op is the definition of one operation. It is data: what it says is what
+// tools.list shows, what validation enforces and what its digest covers.
+type Op struct {
+	Name          OpName
+	Aliases       []OpName
+	Provider      string // the group that owns it: "box" for native ops, else the op file's
+	Summary       string // one sentence, no line break
+	SideEffecting bool   // changes something outside its own call
+	Params        Params
+	Timeout       time.Duration // bound on one execution; 0 means DefaultTimeout
+	Command       *Command      // how a command op runs; nil for a native op
+	Catalog       *Catalog      // how discovery presents it; nil means uncurated
+	Examples      Examples
+}
+
+// DefaultTimeout bounds an execution whose op names no timeout.
+const DefaultTimeout = 30 * time.Second
+
+// Command says how a command op becomes a process. Package exec/command alone
+// acts on it.
+type Command struct {
+	Argv      []Arg
+	OutputMax int64  // bytes kept of stdout and stderr together
+	Kind      string // media type of the output, "text/plain" if empty
+}
+
+// Arg is one place in an argv. Exactly one of the two is set: a fixed word, or
+// the name of a parameter whose value becomes one whole word (for a bool: the
+// words it selects). A value never becomes part of another word.
+type Arg struct {
+	Word  string
+	Param string
+}
+
+// Catalog is how progressive discovery presents an op.
+type Catalog struct {
+	Label    string   `json:"label,omitempty"`
+	Group    string   `json:"group,omitempty"`
+	Domains  []string `json:"domains,omitempty"`
+	Keywords []string `json:"keywords,omitempty"`
+	Input    string   `json:"input,omitempty"`  // declared kind, empty is unknown
+	Output   string   `json:"output,omitempty"` // declared kind, empty is unknown
+}
+
+// Examples are parameter objects that the op must accept and must refuse. They
+// are proved when an op file is loaded.
+type Examples struct {
+	Accept []json.RawMessage
+	Reject []json.RawMessage
+}
+
+func newID(prefix string) string { return prefix + strings.ToLower(ulid.Make().String()) }
