@@ -1,0 +1,198 @@
+package service
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"inband/failpoint"
+	"inband/ops"
+	"inband/service/access"
+	"inband/service/journal"
+)
+
+// Order is a call that has been weighed and is ready to be written: everything
+// that needs no store has been decided.
+type Order struct {
+	call   ops.Call
+	entry  *ops.Entry // nil if the op is unknown
+	fault  *ops.Fault // why it is refused, nil if it is not
+	digest string     // of op and parameters, for the idempotency key
+}
+
+// Prepare resolves the alias of call, decides permission and validates the
+// parameters. It never fails: what is wrong with the call is kept in the order and
+// refused, on record, by Admit.
+func (d *Door) Prepare(call ops.Call) Order {
+	if call.ID == "" {
+		call.ID = ops.NewCallID()
+	}
+	registry := d.registry.Current()
+	o := Order{call: call}
+	entry, ok := registry.Lookup(call.Op)
+	if !ok {
+		o.fault = registry.UnknownOp(call.Op)
+		o.call.Op = ops.OpName(clip(string(call.Op), ops.MaxNameLen))
+		o.call.Params = keepable(call.Params)
+		return o
+	}
+	o.entry = entry
+	o.call.Op = entry.Name
+	decision := access.Decide(access.Request{By: call.By, Action: access.Run, Op: entry.Name, SideEffecting: entry.SideEffecting})
+	if !decision.Allowed {
+		o.fault = ops.Faultf(ops.NotPermitted, "%s may not run %s: %s", call.By, entry.Name, decision.Rule)
+		o.call.Params = keepable(call.Params)
+		return o
+	}
+	_, canonical, fault := entry.Params.Parse(call.Params)
+	if fault != nil {
+		o.fault = fault
+		o.call.Params = keepable(call.Params)
+		return o
+	}
+	o.call.Params = canonical
+	if len(call.Key) > ops.MaxKeyLen {
+		o.fault = ops.Faultf(ops.BadRequest, "the idempotency key is longer than %d bytes", ops.MaxKeyLen)
+		o.call.Key = ""
+		return o
+	}
+	sum := sha256.Sum256([]byte(string(entry.Name) + "\x00" + string(canonical)))
+	o.digest = hex.EncodeToString(sum[:])
+	return o
+}
+
+// Admit writes the intents of orders in tx, one ticket each, in their order. When
+// tx has committed, the caller hands the tickets to Run; if it never does, the next
+// start of the gateway finds the calls.
+//
+// A refused call is written too, with its outcome, and OnSettle functions see it.
+// A call whose key is known is not written again: its ticket carries the stored
+// outcome, or IN_PROGRESS, or KEY_REUSED.
+//
+// The error is one of the store, or Busy when too many calls wait; then nothing of
+// orders may be committed.
+func (d *Door) Admit(tx journal.Tx, orders ...Order) ([]Ticket, error) {
+	if waiting := d.waiting(); waiting+len(orders) > d.maxWaiting {
+		return nil, ops.Faultf(ops.Busy, "%d calls wait already; try again later", waiting)
+	}
+	tickets := make([]Ticket, 0, len(orders))
+	for _, o := range orders {
+		t, err := d.admit(tx, o)
+		if err != nil {
+			return nil, err
+		}
+		tickets = append(tickets, t)
+	}
+	return tickets, nil
+}
+
+func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
+	call := o.call
+	live, known, err := access.Live(tx, call.By.ID)
+	if err != nil {
+		return Ticket{}, err
+	}
+	if o.fault == nil && (!known || live != call.By) {
+		o.fault = ops.Faultf(ops.NotPermitted, "%s does not exist or has been revoked", call.By)
+	}
+	if o.fault == nil && call.Key != "" {
+		earlier, found, err := byKey(tx, call.By.ID, call.Key)
+		if err != nil {
+			return Ticket{}, err
+		}
+		if found {
+			return earlier.again(o.digest), nil
+		}
+	}
+	if err := insert(tx, o, string(d.store.Boot())); err != nil {
+		return Ticket{}, err
+	}
+	if o.fault != nil {
+		outcome := ops.Outcome{State: ops.Refused, Fault: o.fault}
+		if err := d.settled(tx, call, outcome); err != nil {
+			return Ticket{}, err
+		}
+		return Ticket{Call: call.ID, Op: call.Op, State: ops.Refused, Outcome: &outcome}, nil
+	}
+	if err := record(tx, call, "call.received", nil); err != nil {
+		return Ticket{}, err
+	}
+	return Ticket{Call: call.ID, Op: call.Op, State: ops.Received, task: newTask(call, o.entry)}, nil
+}
+
+// earlierCall is what a known key leads to.
+type earlierCall struct {
+	id      ops.CallID
+	op      ops.OpName
+	digest  string
+	state   ops.State
+	outcome *ops.Outcome
+}
+
+// again is the ticket for a call that was made before.
+func (e earlierCall) again(digest string) Ticket {
+	refused := func(f *ops.Fault) Ticket {
+		return Ticket{Call: e.id, Op: e.op, State: ops.Refused,
+			Outcome: &ops.Outcome{State: ops.Refused, Fault: f.With("call", e.id)}}
+	}
+	switch {
+	case digest != e.digest:
+		return refused(ops.Faultf(ops.KeyReused, "this idempotency key was used for call %s, with another op or other parameters; use a new key", e.id))
+	case e.outcome == nil:
+		return refused(ops.Faultf(ops.InProgress, "call %s has this idempotency key and is still %s", e.id, e.state))
+	}
+	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: e.outcome, Replayed: true}
+}
+
+// Submit admits one call and runs it. The ticket of a call that runs is not
+// settled; Await tells its outcome.
+func (d *Door) Submit(ctx context.Context, call ops.Call) (Ticket, error) {
+	if d.isClosing() {
+		return Ticket{}, ops.Faultf(ops.Unavailable, "the gateway is stopping")
+	}
+	order := d.Prepare(call)
+	var tickets []Ticket
+	err := d.store.Update(ctx, func(tx journal.Tx) (err error) {
+		tickets, err = d.Admit(tx, order)
+		return err
+	})
+	if err != nil {
+		return Ticket{}, err
+	}
+	failpoint.Here("door.admitted")
+	d.Run(tickets...)
+	return tickets[0], nil
+}
+
+func (d *Door) waiting() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.tasks)
+}
+
+func (d *Door) isClosing() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closing
+}
+
+// maxKept bounds what is kept of parameters that were refused, in bytes.
+const maxKept = 4 << 10
+
+// keepable returns raw in a form that can be stored and shown: refused parameters
+// need not be JSON, and need not be short.
+func keepable(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 {
+		return json.RawMessage("{}")
+	}
+	if canonical, fault := ops.Canonical(raw); fault == nil && len(canonical) <= maxKept {
+		return canonical
+	}
+	b, err := json.Marshal(clip(string(raw), maxKept))
+	if err != nil {
+		panic(fmt.Sprintf("service: a string that is no JSON: %v", err))
+	}
+	return b
+}

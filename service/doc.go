@@ -1,0 +1,32 @@
+// Package service holds the one door and the life of a call.
+//
+// Every entrance (the API, a reply's directives, timers, workers) makes an
+// [ops.Call] and hands it to the [Door]. The door resolves the alias, decides
+// permission, validates the parameters, takes the idempotency key and writes the
+// intent; then it executes, and writes the outcome together with whatever its
+// OnSettle functions add; only then does anybody hear of it. There is no other
+// way to an executor.
+//
+// # The life of a call
+//
+//	           ┌─ refused
+//	received ──┼─ cancelled, failed              before it began
+//	           └─ running ─┬─ succeeded, failed, cancelled
+//	                       ├─ accepted ── Settle ── succeeded, failed, …
+//	                       └─ outcome_unknown       a crash, or an executor that cannot say
+//
+// A call without side effects is not written as running: it may always be run
+// again. One with side effects is, before its executor is entered. So after a crash
+// a side-effecting call that is still received has certainly not begun (it fails as
+// NOT_STARTED), and one that is running may have acted (it becomes
+// outcome_unknown, and is never run again by itself).
+//
+// An op whose whole effect is in the journal implements [Transactional]: its effect
+// and its outcome are one commit, so its outcome is never unknown.
+//
+// # Idempotency
+//
+// The scope of a key is the identity. The same key with the same op and parameters
+// gives IN_PROGRESS while the call runs and its stored outcome afterwards; with
+// others, KEY_REUSED. A refused call does not use up its key.
+package service

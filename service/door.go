@@ -1,0 +1,148 @@
+package service
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+
+	"inband/ops"
+	"inband/service/journal"
+)
+
+//go:embed schema
+var schema embed.FS
+
+// Schema returns the tables of this package, for the store to create.
+func Schema() journal.Schema {
+	sub, err := fs.Sub(schema, "schema")
+	if err != nil {
+		panic(err) // embedded
+	}
+	return journal.Schema{Name: "calls", FS: sub}
+}
+
+// Transactional is an executor whose whole effect is in the journal. The door runs
+// it in the transaction that writes the outcome: both hold, or neither does. It may
+// run again, like every function of a transaction.
+type Transactional interface {
+	ops.Executor
+	ExecuteTx(journal.Tx, ops.Call) (ops.Outcome, error)
+}
+
+// Config is what a Door needs.
+type Config struct {
+	Store    journal.Store // with Schema and access.Schema
+	Registry *ops.Live
+	Log      *slog.Logger
+
+	// MaxRunning bounds the executions at one time; 0 means 64.
+	MaxRunning int
+	// MaxWaiting bounds the admitted calls that have not settled; a call beyond it
+	// is refused as Busy before anything is written. 0 means 4096.
+	MaxWaiting int
+}
+
+// SettleFunc adds to the transaction in which a call settles. It may run again. An
+// error keeps the call from settling, so it is returned for faults of the store only.
+type SettleFunc func(journal.Tx, ops.Call, ops.Outcome) error
+
+// Door is the one way to an executor. Make it with New, then Start it; Close it
+// before its store.
+type Door struct {
+	store    journal.Store
+	registry *ops.Live
+	log      *slog.Logger
+	onSettle []SettleFunc
+
+	slots      chan struct{} // one for each execution
+	maxWaiting int
+
+	life context.Context // ends when Close has waited long enough
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	closing bool
+	tasks   map[ops.CallID]*task // handed to Run and not settled yet
+	waiters map[ops.CallID]*waiter
+}
+
+// New returns a door over cfg. OnSettle functions are added before Start.
+func New(cfg Config) (*Door, error) {
+	if cfg.Store == nil || cfg.Registry == nil || cfg.Log == nil {
+		return nil, errors.New("service: a door needs a store, a registry and a log")
+	}
+	if cfg.MaxRunning == 0 {
+		cfg.MaxRunning = 64
+	}
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = 4096
+	}
+	if cfg.MaxRunning < 1 || cfg.MaxWaiting < 1 {
+		return nil, fmt.Errorf("service: MaxRunning %d and MaxWaiting %d: want at least 1", cfg.MaxRunning, cfg.MaxWaiting)
+	}
+	d := &Door{
+		store:    cfg.Store,
+		registry: cfg.Registry,
+		log:      cfg.Log,
+		slots:    make(chan struct{}, cfg.MaxRunning),
+		tasks:    make(map[ops.CallID]*task),
+		waiters:  make(map[ops.CallID]*waiter),
+
+		maxWaiting: cfg.MaxWaiting,
+	}
+	d.life, d.stop = context.WithCancel(context.Background())
+	return d, nil
+}
+
+// OnSettle has f called in every transaction that settles a call, refusals
+// included, in the order of the OnSettle calls. It must not be called after Start.
+func (d *Door) OnSettle(f SettleFunc) { d.onSettle = append(d.onSettle, f) }
+
+// Start recovers the calls that an earlier owner of the store left open, and opens
+// the door. ctx bounds the recovery's own reads and writes, not the calls that it
+// runs again.
+func (d *Door) Start(ctx context.Context) error {
+	head, err := d.store.Head(ctx)
+	if err != nil {
+		return fmt.Errorf("open the door: %w", err)
+	}
+	d.work.Go(func() { d.follow(head) })
+	if err := d.recover(ctx); err != nil {
+		d.stop()
+		d.work.Wait()
+		return fmt.Errorf("recover open calls: %w", err)
+	}
+	return nil
+}
+
+// Close lets nothing new in, waits for what runs until ctx ends, then stops it and
+// waits until each outcome is written. Calls that have not begun stay received, for
+// the next start to deal with.
+func (d *Door) Close(ctx context.Context) error {
+	d.mu.Lock()
+	d.closing = true
+	var left []*task
+	for _, t := range d.tasks {
+		left = append(left, t)
+	}
+	d.mu.Unlock()
+
+	err := error(nil)
+	for _, t := range left {
+		select {
+		case <-t.done:
+			continue
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		break
+	}
+	d.stop()
+	d.work.Wait()
+	return err
+}

@@ -1,0 +1,356 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"inband/ops"
+	"inband/service/access"
+	"inband/service/journal"
+)
+
+// Read is one of the reads of the gateway's own state. It has one implementation,
+// which box.exec, the API and box share.
+type Read struct {
+	Name   string // out of ops.PlainReads or ops.ReadsOfOne
+	Manage bool   // only for identities that may manage the gateway
+	// Do returns a value that marshals to the answer. It shows by no more than by
+	// may see; what it must not show is NotFound.
+	Do func(ctx context.Context, by ops.Identity, q Query) (any, error)
+}
+
+// Reads is the reads that this gateway has. Subsystems add theirs before it is used.
+type Reads struct{ byName map[string]Read }
+
+// Add adds reads. A name that no documentation knows or that is taken is an error.
+func (r *Reads) Add(reads ...Read) error {
+	for _, read := range reads {
+		if !slices.Contains(ops.PlainReads, read.Name) && !slices.Contains(ops.ReadsOfOne, read.Name) {
+			return fmt.Errorf("read %q is none of the actions of box.exec", read.Name)
+		}
+		if _, taken := r.byName[read.Name]; taken {
+			return fmt.Errorf("read %q is there already", read.Name)
+		}
+		r.byName[read.Name] = read
+	}
+	return nil
+}
+
+// Names returns the names of the reads in the order of the documentation.
+func (r *Reads) Names() []string {
+	var names []string
+	for _, name := range slices.Concat(ops.PlainReads, ops.ReadsOfOne) {
+		if _, ok := r.byName[name]; ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Do answers the read name for by. A name that does not exist is NotFound, an
+// argument too much or too little BadRequest.
+func (r *Reads) Do(ctx context.Context, by ops.Identity, name string, q Query) (any, error) {
+	read, ok := r.byName[name]
+	if !ok {
+		return nil, ops.Faultf(ops.NotFound, "there is no read %q", clip(name, 64))
+	}
+	switch one := slices.Contains(ops.ReadsOfOne, name); {
+	case one && q.Arg == "":
+		return nil, ops.Faultf(ops.BadRequest, "%s needs the id of one %s as its argument", name, name)
+	case !one && q.Arg != "":
+		return nil, ops.Faultf(ops.BadRequest, "%s takes no argument", name)
+	}
+	if read.Manage && !access.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+		return nil, ops.Faultf(ops.NotPermitted, "%s may not read %s", by, name)
+	}
+	return read.Do(ctx, by, q)
+}
+
+// About is what the gateway says of itself.
+type About struct {
+	Version   string
+	StartedAt time.Time
+	Config    any             // what it runs with, without secrets
+	Adaptors  []string        // by name
+	Missing   func() []string // what keeps it from being ready, nothing if it is
+}
+
+// NewReads returns the reads of the door, the identities and the gateway itself.
+func NewReads(d *Door, directory *access.Directory, about About) *Reads {
+	r := &Reads{byName: make(map[string]Read)}
+	err := r.Add(
+		Read{Name: "status", Do: func(ctx context.Context, _ ops.Identity, _ Query) (any, error) { return d.status(ctx, about) }},
+		Read{Name: "health", Do: func(context.Context, ops.Identity, Query) (any, error) { return about.health(), nil }},
+		Read{Name: "version", Do: func(context.Context, ops.Identity, Query) (any, error) {
+			return map[string]string{"version": about.Version}, nil
+		}},
+		Read{Name: "uptime", Do: func(context.Context, ops.Identity, Query) (any, error) {
+			return map[string]any{"started_at": stamp(about.StartedAt), "seconds": int64(time.Since(about.StartedAt).Seconds())}, nil
+		}},
+		Read{Name: "config", Manage: true, Do: func(context.Context, ops.Identity, Query) (any, error) { return about.Config, nil }},
+		Read{Name: "adaptors", Do: func(context.Context, ops.Identity, Query) (any, error) {
+			return map[string]any{"adaptors": about.Adaptors}, nil
+		}},
+		Read{Name: "ops", Do: func(_ context.Context, by ops.Identity, _ Query) (any, error) { return List(d.registry.Current(), by), nil }},
+		Read{Name: "op", Do: func(_ context.Context, by ops.Identity, q Query) (any, error) { return d.showOp(by, q.Arg) }},
+		Read{Name: "providers", Do: func(context.Context, ops.Identity, Query) (any, error) { return d.providers(), nil }},
+		Read{Name: "calls", Do: d.listCalls},
+		Read{Name: "call", Do: d.showCall},
+		Read{Name: "agents", Manage: true, Do: func(ctx context.Context, _ ops.Identity, q Query) (any, error) {
+			l, err := directory.List(ctx, ops.Role(q.Filter["role"]))
+			if l == nil {
+				l = []access.Listing{}
+			}
+			return map[string]any{"agents": l}, err
+		}},
+		Read{Name: "agent", Do: func(ctx context.Context, by ops.Identity, q Query) (any, error) {
+			id := ops.IdentityID(q.Arg)
+			if !access.Decide(access.Request{By: by, Action: access.See, Owner: id}).Allowed {
+				return nil, ops.Faultf(ops.NotFound, "there is no identity %q", clip(q.Arg, 64))
+			}
+			return directory.Show(ctx, id)
+		}},
+	)
+	if err != nil {
+		panic(err) // the table above names a read twice
+	}
+	return r
+}
+
+func (a About) health() any {
+	missing := a.Missing()
+	if missing == nil {
+		missing = []string{}
+	}
+	return map[string]any{"status": "ok", "ready": len(missing) == 0, "missing": missing}
+}
+
+func (d *Door) status(ctx context.Context, about About) (any, error) {
+	open := make(map[string]int64)
+	err := d.store.View(ctx, func(tx journal.Tx) error {
+		return tx.Query(`SELECT state, count(*) FROM call WHERE outcome IS NULL GROUP BY state`, func(scan func(...any) error) error {
+			var state string
+			var n int64
+			if err := scan(&state, &n); err != nil {
+				return err
+			}
+			open[state] = n
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	head, err := d.store.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{
+		"version":    about.Version,
+		"boot":       d.store.Boot(),
+		"started_at": stamp(about.StartedAt),
+		"ops":        len(d.registry.Current().All()),
+		"open_calls": open,
+		"position":   head,
+		"health":     about.health(),
+	}, nil
+}
+
+// OpListing is an op as it is listed to one identity (decision D5).
+type OpListing struct {
+	Name          ops.OpName      `json:"name"`
+	Aliases       []ops.OpName    `json:"aliases"`
+	Provider      string          `json:"provider"`
+	Summary       string          `json:"summary"`
+	SideEffecting bool            `json:"side_effecting"`
+	Parameters    json.RawMessage `json:"parameters"` // JSON Schema 2020-12
+	Permitted     bool            `json:"permitted"`  // for the one who asks
+	Digest        string          `json:"digest"`
+}
+
+// OpList is the answer of tools.list and of the read ops.
+type OpList struct {
+	Ops   []OpListing `json:"ops"`
+	Total int         `json:"total"`
+}
+
+// List returns every op of r as by sees it, ordered by name. Ops that by may not
+// run are listed too, with Permitted false.
+func List(r *ops.Registry, by ops.Identity) OpList {
+	all := r.All()
+	l := OpList{Ops: make([]OpListing, len(all)), Total: len(all)}
+	for i, e := range all {
+		l.Ops[i] = listing(e, by)
+	}
+	return l
+}
+
+func listing(e *ops.Entry, by ops.Identity) OpListing {
+	aliases := e.Aliases
+	if aliases == nil {
+		aliases = []ops.OpName{}
+	}
+	return OpListing{
+		Name: e.Name, Aliases: aliases, Provider: e.Provider, Summary: e.Summary,
+		SideEffecting: e.SideEffecting, Parameters: e.Params.Schema(), Digest: e.Digest,
+		Permitted: access.Decide(access.Request{By: by, Action: access.Run, Op: e.Name, SideEffecting: e.SideEffecting}).Allowed,
+	}
+}
+
+func (d *Door) showOp(by ops.Identity, name string) (any, error) {
+	registry := d.registry.Current()
+	e, ok := registry.Lookup(ops.OpName(name))
+	if !ok {
+		return nil, registry.UnknownOp(ops.OpName(name))
+	}
+	return listing(e, by), nil
+}
+
+func (d *Door) providers() any {
+	type provider struct {
+		Name string `json:"name"`
+		Ops  int    `json:"ops"`
+	}
+	var list []provider
+	for _, e := range d.registry.Current().All() {
+		i := slices.IndexFunc(list, func(p provider) bool { return p.Name == e.Provider })
+		if i < 0 {
+			i = len(list)
+			list = append(list, provider{Name: e.Provider})
+		}
+		list[i].Ops++
+	}
+	slices.SortFunc(list, func(a, b provider) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return map[string]any{"providers": list}
+}
+
+// CallListing is a call as it is listed.
+type CallListing struct {
+	Call       ops.CallID   `json:"call"`
+	Op         ops.OpName   `json:"op"`
+	By         ops.Identity `json:"by"`
+	State      ops.State    `json:"state"`
+	Source     string       `json:"source"`
+	ReceivedAt string       `json:"received_at"`
+	SettledAt  string       `json:"settled_at,omitempty"`
+}
+
+// CallShowing is a call as it is shown whole.
+type CallShowing struct {
+	CallListing
+	Provider   string          `json:"provider,omitempty"`
+	Definition string          `json:"definition,omitempty"` // digest of the op as it was
+	Params     json.RawMessage `json:"params"`
+	Key        string          `json:"key,omitempty"`
+	From       ops.Origin      `json:"from"`
+	Evidence   ops.Evidence    `json:"evidence"`
+	StartedAt  string          `json:"started_at,omitempty"`
+	Result     json.RawMessage `json:"result,omitempty"`
+	Fault      *ops.Fault      `json:"fault,omitempty"`
+}
+
+// Bounds of a page of calls.
+const (
+	defaultPage = 50
+	maxPage     = 200
+)
+
+// listCalls answers the read calls: newest first, the caller's own unless it may
+// see all. Filters: state, op.
+func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, error) {
+	limit, err := PageSize(q.Limit, defaultPage, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	owner := string(by.ID)
+	if access.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+		owner = ""
+	}
+	var calls []storedCall
+	err = d.store.View(ctx, func(tx journal.Tx) (err error) {
+		calls, err = selectCalls(tx, `WHERE ($1 = '' OR by_id = $1) AND ($2 = '' OR id < $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR op = $4)
+			ORDER BY id DESC LIMIT $5`, owner, q.After, q.Filter["state"], q.Filter["op"], int64(limit+1))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	page := struct {
+		Calls []CallListing `json:"calls"`
+		Next  ops.CallID    `json:"next,omitempty"`
+	}{Calls: []CallListing{}}
+	if len(calls) > limit {
+		calls = calls[:limit]
+		page.Next = calls[limit-1].ID
+	}
+	for _, c := range calls {
+		page.Calls = append(page.Calls, d.listed(c))
+	}
+	return page, nil
+}
+
+// showCall answers the read call.
+func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, error) {
+	c, err := d.read(ctx, ops.CallID(q.Arg))
+	if err != nil {
+		return nil, err
+	}
+	if !access.Decide(access.Request{By: by, Action: access.See, Owner: c.By.ID}).Allowed {
+		return nil, unknownCall(c.ID)
+	}
+	s := CallShowing{
+		CallListing: d.listed(c), Provider: c.Provider, Definition: c.definition, Params: c.Params,
+		Key: c.Key, From: c.From, Evidence: c.Evidence,
+	}
+	if c.StartedAt != nil {
+		s.StartedAt = stamp(*c.StartedAt)
+	}
+	if c.outcome != nil {
+		s.Fault = c.outcome.Fault
+		if c.outcome.Result != nil {
+			s.Result = c.outcome.Result.Value
+		}
+	}
+	return s, nil
+}
+
+// listed is c as it stands now: a call without side effects that runs is not
+// written as running, and is shown so all the same.
+func (d *Door) listed(c storedCall) CallListing {
+	l := CallListing{Call: c.ID, Op: c.Op, By: c.By, State: c.State, Source: c.From.Source, ReceivedAt: stamp(c.ReceivedAt)}
+	if c.SettledAt != nil {
+		l.SettledAt = stamp(*c.SettledAt)
+	}
+	if c.State == ops.Received {
+		d.mu.Lock()
+		t := d.tasks[c.ID]
+		d.mu.Unlock()
+		if t != nil && t.began.Load() {
+			l.State = ops.Running
+		}
+	}
+	return l
+}
+
+// PageSize checks the size that a caller asked for: 0 is standard, and more than
+// most is refused.
+func PageSize(asked, standard, most int) (int, error) {
+	switch {
+	case asked == 0:
+		return standard, nil
+	case asked < 0 || asked > most:
+		return 0, ops.Faultf(ops.BadRequest, "limit %d: want 1 to %d", asked, most)
+	}
+	return asked, nil
+}
+
+// stamp writes t as every answer does: RFC 3339, UTC, milliseconds.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

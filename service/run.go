@@ -1,0 +1,314 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"inband/failpoint"
+	"inband/ops"
+	"inband/service/journal"
+)
+
+// task is one admitted call on its way through an executor.
+type task struct {
+	call  ops.Call
+	entry *ops.Entry
+	began atomic.Bool   // the executor has been entered
+	done  chan struct{} // closed when the outcome is written, or given up at shutdown
+
+	ctx    context.Context // ends on cancel and at shutdown
+	cancel context.CancelCauseFunc
+}
+
+func newTask(call ops.Call, entry *ops.Entry) *task {
+	return &task{call: call, entry: entry, done: make(chan struct{})}
+}
+
+// effect says where a call of e may act, in the words of the call table.
+func effect(e *ops.Entry) string {
+	switch {
+	case e == nil || !e.SideEffecting:
+		return "none"
+	case transactional(e) != nil:
+		return "journal"
+	}
+	return "outside"
+}
+
+func transactional(e *ops.Entry) Transactional {
+	t, _ := e.Executor.(Transactional)
+	return t
+}
+
+var (
+	errCancelled = errors.New("cancelled by a caller")
+	errStopping  = errors.New("the gateway is stopping")
+)
+
+// Run executes what tickets of one Admit ask for, and returns at once. Calls begin
+// in the order of the tickets; neighbours without side effects run side by side,
+// and one with side effects runs alone between its neighbours.
+func (d *Door) Run(tickets ...Ticket) {
+	var tasks []*task
+	d.mu.Lock()
+	for _, t := range tickets {
+		if t.task == nil || d.closing || d.tasks[t.Call] != nil {
+			continue
+		}
+		t.task.ctx, t.task.cancel = context.WithCancelCause(d.life)
+		d.tasks[t.Call] = t.task
+		tasks = append(tasks, t.task)
+	}
+	if len(tasks) > 0 {
+		d.work.Add(1)
+	}
+	d.mu.Unlock()
+	if len(tasks) == 0 {
+		return
+	}
+	go func() {
+		defer d.work.Done()
+		d.sequence(tasks)
+	}()
+}
+
+// sequence runs tasks in order. A slot is taken before the next task is looked at,
+// so that calls begin in order also when slots are scarce.
+func (d *Door) sequence(tasks []*task) {
+	var beside sync.WaitGroup
+	for _, t := range tasks {
+		alone := t.entry.SideEffecting
+		if alone {
+			beside.Wait()
+		}
+		select {
+		case d.slots <- struct{}{}:
+		case <-t.ctx.Done(): // execute says what became of it
+			d.execute(t)
+			continue
+		}
+		beside.Go(func() {
+			defer func() { <-d.slots }()
+			d.execute(t)
+		})
+		if alone {
+			beside.Wait()
+		}
+	}
+	beside.Wait()
+}
+
+// execute takes t through its executor and writes the outcome.
+func (d *Door) execute(t *task) {
+	defer d.finish(t)
+	if t.ctx.Err() != nil {
+		d.neverBegan(t)
+		return
+	}
+	if tx := transactional(t.entry); tx != nil {
+		d.executeTx(t, tx)
+		return
+	}
+	if t.entry.SideEffecting {
+		if err := d.begin(t); err != nil {
+			d.log.Error("call not begun: its start cannot be written", "call", t.call.ID, "op", t.call.Op, "err", err)
+			d.settle(t, ops.Failure(ops.Faultf(ops.NotStarted, "the store could not record the start of this call, so nothing ran")))
+			return
+		}
+	}
+	t.began.Store(true)
+	failpoint.Here("door.started")
+	outcome := d.outcomeOf(t)
+	failpoint.Here("door.executed")
+	d.settle(t, outcome)
+}
+
+// neverBegan settles a task that was cancelled before it began. One that waits
+// while the gateway stops stays received.
+func (d *Door) neverBegan(t *task) {
+	if errors.Is(context.Cause(t.ctx), errCancelled) {
+		d.settle(t, cancelled(false))
+	}
+}
+
+// begin writes that a side-effecting call runs, before its executor is entered.
+func (d *Door) begin(t *task) error {
+	return d.store.Update(d.life, func(tx journal.Tx) error {
+		n, err := tx.Exec(`UPDATE call SET state = 'running', started_at = $1, owner = $2 WHERE id = $3 AND state = 'received'`,
+			tx.Now().UnixMilli(), string(d.store.Boot()), string(t.call.ID))
+		if err != nil {
+			return err
+		}
+		if n != 1 {
+			return fmt.Errorf("call %s is not waiting to begin", t.call.ID)
+		}
+		return record(tx, t.call, "call.running", nil)
+	})
+}
+
+// outcomeOf runs the executor and says what is known of the outcome.
+func (d *Door) outcomeOf(t *task) ops.Outcome {
+	timeout := t.entry.Timeout
+	if timeout == 0 {
+		timeout = ops.DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, timeout)
+	defer cancel()
+	outcome, err := guarded(func() (ops.Outcome, error) { return t.entry.Executor.Execute(ctx, t.call) })
+	if err == nil && !wellFormed(outcome) {
+		err = fmt.Errorf("op %s returned an outcome in state %q that says nothing", t.call.Op, outcome.State)
+	}
+	if err == nil {
+		return outcome
+	}
+	if t.entry.SideEffecting {
+		d.log.Warn("outcome of a call unknown", "call", t.call.ID, "op", t.call.Op, "err", err)
+		return ops.Outcome{State: ops.Unknown, Fault: unknownFault()}
+	}
+	switch {
+	case errors.Is(context.Cause(t.ctx), errCancelled):
+		return cancelled(true)
+	case t.ctx.Err() != nil:
+		return ops.Failure(ops.Faultf(ops.NotStarted, "the gateway stopped before this finished; it has no side effects, so order it again"))
+	case ctx.Err() != nil:
+		return ops.Failure(ops.Faultf(ops.TimedOut, "stopped after %s", timeout))
+	}
+	d.log.Error("op broke", "call", t.call.ID, "op", t.call.Op, "err", err)
+	return ops.Failure(ops.Faultf(ops.Internal, "the op broke; the gateway's log has the particulars"))
+}
+
+// guarded turns a panic of an executor into an error: one op must not end the
+// gateway, and what it did before is not known.
+func guarded(f func() (ops.Outcome, error)) (o ops.Outcome, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// executeTx runs an op whose effect is in the journal. An op that breaks leaves
+// nothing behind, so its call has certainly failed.
+func (d *Door) executeTx(t *task, e Transactional) {
+	d.write(t, func(tx journal.Tx) (ops.Outcome, error) {
+		outcome, err := guarded(func() (ops.Outcome, error) { return e.ExecuteTx(tx, t.call) })
+		if err == nil && !wellFormed(outcome) {
+			err = fmt.Errorf("outcome in state %q says nothing", outcome.State)
+		}
+		if err != nil && !ofStore(err) {
+			return ops.Outcome{}, &opError{err}
+		}
+		return outcome, err
+	})
+}
+
+// opError is the error of an op in a transaction, as opposed to the store's.
+type opError struct{ error }
+
+func (e *opError) Unwrap() error { return e.error }
+
+// outcome is what an op that broke in a transaction comes to.
+func (e *opError) outcome() ops.Outcome {
+	var fault *ops.Fault
+	if errors.As(e.error, &fault) {
+		return ops.Failure(fault)
+	}
+	return ops.Failure(ops.Faultf(ops.Internal, "the op broke and left nothing behind; the gateway's log has the particulars"))
+}
+
+// ofStore reports whether err is the store's, so that trying again may help.
+func ofStore(err error) bool {
+	return errors.Is(err, journal.ErrFull) || errors.Is(err, journal.ErrClosed) || errors.Is(err, journal.ErrUnknownCommit) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func wellFormed(o ops.Outcome) bool {
+	switch o.State {
+	case ops.Succeeded:
+		return o.Result != nil && len(o.Result.Value) > 0 && o.Fault == nil
+	case ops.Failed, ops.Cancelled, ops.Unknown:
+		return o.Fault != nil
+	case ops.Accepted:
+		return o.Fault == nil
+	}
+	return false
+}
+
+func cancelled(started bool) ops.Outcome {
+	message := "cancelled before it began; nothing ran"
+	if started {
+		message = "cancelled while it ran"
+	}
+	return ops.Outcome{State: ops.Cancelled, Fault: ops.Faultf(ops.CallCancelled, "%s", message).With("started", started)}
+}
+
+func unknownFault() *ops.Fault {
+	return ops.Faultf(ops.OutcomeUnknown, "this call was interrupted and may have acted, wholly or in part; it is not run again by itself")
+}
+
+// settle writes an outcome that is known.
+func (d *Door) settle(t *task, outcome ops.Outcome) {
+	d.write(t, func(journal.Tx) (ops.Outcome, error) { return outcome, nil })
+}
+
+// Bounds of the waits between attempts to write an outcome.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// write commits what outcome returns. While the store cannot write (a full disk) it
+// tries again until the gateway stops; the call then stays as it is on record, and
+// the next start says what is known of it.
+func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		// The outcome is written also while the gateway stops: hence no d.life.
+		err := d.store.Update(context.Background(), func(tx journal.Tx) error {
+			o, err := outcome(tx)
+			if err != nil {
+				return err
+			}
+			return d.settleTx(tx, t.call, o)
+		})
+		if err == nil {
+			failpoint.Here("door.settled")
+			return
+		}
+		var broke *opError
+		switch {
+		case errors.Is(err, errNotOpen):
+			d.log.Warn("outcome not written: the call is settled already", "call", t.call.ID, "op", t.call.Op)
+			return
+		case errors.As(err, &broke):
+			d.log.Error("op broke", "call", t.call.ID, "op", t.call.Op, "err", err)
+			outcome = func(journal.Tx) (ops.Outcome, error) { return broke.outcome(), nil }
+			continue
+		}
+		d.log.Error("outcome not written yet", "call", t.call.ID, "op", t.call.Op, "err", err)
+		if errors.Is(err, journal.ErrClosed) {
+			return
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-d.life.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// finish takes t off the books.
+func (d *Door) finish(t *task) {
+	t.cancel(nil)
+	d.mu.Lock()
+	delete(d.tasks, t.call.ID)
+	d.mu.Unlock()
+	close(t.done)
+}

@@ -1,0 +1,248 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"inband/ops"
+	"inband/service/access"
+	"inband/service/journal"
+)
+
+// errNotOpen says that a call does not exist or is settled.
+var errNotOpen = errors.New("call is not open")
+
+// MaxResult bounds the value of a result that is kept, in bytes. A larger one is
+// replaced by a note of its size: what the call did stands, but its answer is not
+// cut into something that looks whole.
+const MaxResult = 2 << 20
+
+// Settle writes the outcome of a call that was accepted, in tx, together with what
+// the OnSettle functions add. It is for work that goes on outside the door; calls
+// that Run executes are settled by it. A call that is not open is a Conflict.
+func (d *Door) Settle(tx journal.Tx, id ops.CallID, o ops.Outcome) error {
+	c, err := load(tx, id)
+	if err != nil {
+		return err
+	}
+	if c.State != ops.Accepted {
+		return ops.Faultf(ops.Conflict, "call %s is %s and waits for no outcome", id, c.State)
+	}
+	if !wellFormed(o) || o.State == ops.Accepted {
+		return fmt.Errorf("settle call %s: the state %q is not final or says nothing", id, o.State)
+	}
+	return d.settleTx(tx, c.call(), o)
+}
+
+// settleTx writes outcome o of call and what it leads to. An accepted call stays
+// open.
+func (d *Door) settleTx(tx journal.Tx, call ops.Call, o ops.Outcome) error {
+	if o.State == ops.Accepted {
+		n, err := tx.Exec(`UPDATE call SET state = 'accepted' WHERE id = $1 AND outcome IS NULL`, string(call.ID))
+		if err != nil {
+			return err
+		}
+		if n != 1 {
+			return errNotOpen
+		}
+		return record(tx, call, "call.accepted", nil)
+	}
+	o = bounded(o)
+	stored, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("outcome of call %s: %w", call.ID, err)
+	}
+	n, err := tx.Exec(`UPDATE call SET state = $1, outcome = $2, settled_at = $3 WHERE id = $4 AND outcome IS NULL`,
+		string(o.State), string(stored), tx.Now().UnixMilli(), string(call.ID))
+	if err != nil {
+		return err
+	}
+	if n != 1 {
+		return errNotOpen
+	}
+	return d.settled(tx, call, o)
+}
+
+// settled records that call has outcome o and calls the OnSettle functions.
+func (d *Door) settled(tx journal.Tx, call ops.Call, o ops.Outcome) error {
+	if err := record(tx, call, "call.settled", &o); err != nil {
+		return err
+	}
+	for _, f := range d.onSettle {
+		if err := f(tx, call, o); err != nil {
+			return fmt.Errorf("after call %s: %w", call.ID, err)
+		}
+	}
+	return nil
+}
+
+// bounded returns o with a result that can be kept.
+func bounded(o ops.Outcome) ops.Outcome {
+	if o.Result != nil && len(o.Result.Value) > MaxResult {
+		o.Result = ops.NewResult(map[string]any{"left_out": true, "bytes": len(o.Result.Value), "max": MaxResult}, "")
+	}
+	return o
+}
+
+// record appends the event kind to the call's stream. Events carry what happened,
+// not what was said: neither parameters nor results.
+func record(tx journal.Tx, call ops.Call, kind string, o *ops.Outcome) error {
+	body := struct {
+		Call   ops.CallID   `json:"call"`
+		Op     ops.OpName   `json:"op"`
+		By     ops.Identity `json:"by"`
+		Source string       `json:"source,omitempty"`
+		State  ops.State    `json:"state,omitempty"`
+		Code   ops.Code     `json:"code,omitempty"`
+	}{Call: call.ID, Op: call.Op, By: call.By, Source: call.From.Source}
+	if o != nil {
+		body.State = o.State
+		if o.Fault != nil {
+			body.Code = o.Fault.Code
+		}
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", kind, err)
+	}
+	return tx.Append(stream(call.ID), journal.Any, kind, b)
+}
+
+const streamPrefix = "call/"
+
+func stream(id ops.CallID) string { return streamPrefix + string(id) }
+
+// waiter lets any number of callers wait for one call.
+type waiter struct {
+	settled chan struct{}
+	callers int
+}
+
+// Await returns the outcome of call id once it is settled, however it came to be.
+// It returns ctx's error when ctx ends first, NotFound for a call that does not
+// exist, and Unavailable when the gateway stops before the outcome is known.
+func (d *Door) Await(ctx context.Context, id ops.CallID) (ops.Outcome, error) {
+	w := d.join(id)
+	defer d.leave(id, w)
+	for {
+		c, err := d.read(ctx, id)
+		if err != nil {
+			return ops.Outcome{}, err
+		}
+		if c.outcome != nil {
+			return *c.outcome, nil
+		}
+		select {
+		case <-w.settled:
+		case <-ctx.Done():
+			return ops.Outcome{}, ctx.Err()
+		case <-d.life.Done():
+			// What was written while the gateway stopped is still told.
+			if c, err := d.read(ctx, id); err == nil && c.outcome != nil {
+				return *c.outcome, nil
+			}
+			return ops.Outcome{}, ops.Faultf(ops.Unavailable, "the gateway stops and call %s is not settled; ask for it later", id).With("call", id)
+		}
+	}
+}
+
+func (d *Door) join(id ops.CallID) *waiter {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.waiters[id]
+	if w == nil {
+		w = &waiter{settled: make(chan struct{})}
+		d.waiters[id] = w
+	}
+	w.callers++
+	return w
+}
+
+func (d *Door) leave(id ops.CallID, w *waiter) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if w.callers--; w.callers == 0 && d.waiters[id] == w {
+		delete(d.waiters, id)
+	}
+}
+
+// follow wakes the callers of Await as outcomes are committed, whoever wrote them.
+func (d *Door) follow(after int64) {
+	err := d.store.Tail(d.life, after, func(e journal.Event) error {
+		if e.Kind != "call.settled" {
+			return nil
+		}
+		id := ops.CallID(strings.TrimPrefix(e.Stream, streamPrefix))
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if w := d.waiters[id]; w != nil {
+			close(w.settled)
+			delete(d.waiters, id)
+		}
+		return nil
+	})
+	if d.life.Err() == nil {
+		d.log.Error("the door no longer follows its store; callers that wait are not told", "err", err)
+	}
+}
+
+// cancelWait bounds how long Cancel waits for the call to stop.
+const cancelWait = 5 * time.Second
+
+// Cancel asks for call id to be stopped and waits shortly for that. It returns the
+// state that the call then has: Cancelled, or what it came to first, or a state that
+// is still open when it does not stop at once.
+//
+// by may cancel its own calls; operators any. A call that does not exist, or that by
+// may not see, is NotFound; one that is settled is a Conflict.
+func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.State, error) {
+	c, err := d.read(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	if !access.Decide(access.Request{By: by, Action: access.Cancel, Owner: c.By.ID}).Allowed {
+		return "", unknownCall(id)
+	}
+	if c.outcome != nil {
+		return c.State, ops.Faultf(ops.Conflict, "call %s is %s already", id, c.State).With("state", c.State)
+	}
+	err = d.store.Update(ctx, func(tx journal.Tx) error {
+		return tx.Append(stream(id), journal.Any, "call.cancel_requested", fmt.Appendf(nil, `{"call":%q,"by":{"id":%q,"role":%q}}`, id, by.ID, by.Role))
+	})
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	t := d.tasks[id]
+	d.mu.Unlock()
+	if t == nil && c.State != ops.Received {
+		return c.State, ops.Faultf(ops.Conflict, "call %s is %s and cannot be cancelled here", id, c.State).With("state", c.State)
+	}
+	if t != nil {
+		t.cancel(errCancelled)
+		wait, cancel := context.WithTimeout(ctx, cancelWait)
+		defer cancel()
+		select {
+		case <-t.done:
+		case <-wait.Done():
+		}
+	}
+	c, err = d.read(ctx, id)
+	return c.State, err
+}
+
+// clip bounds a caller's words, in bytes, and makes them valid UTF-8.
+func clip(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
+		for len(s) > 0 && !utf8.RuneStart(s[len(s)-1]) {
+			s = s[:len(s)-1]
+		}
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}

@@ -1,0 +1,25 @@
+package service
+
+import "inband/ops"
+
+// Ticket is the door's receipt for one call.
+type Ticket struct {
+	Call  ops.CallID
+	Op    ops.OpName // resolved if it could be
+	State ops.State
+	// Replayed says that this key and body were known: Outcome is the stored one,
+	// and nothing ran.
+	Replayed bool
+	// Outcome is set when State is settled.
+	Outcome *ops.Outcome
+
+	task *task // what Run has to do, nil if nothing
+}
+
+// Query narrows a read.
+type Query struct {
+	Arg    string            // the id of one thing, for reads of one
+	Limit  int               // most rows, 0 for the read's default
+	After  string            // where the last page ended
+	Filter map[string]string // by name of a column that the read documents
+}
