@@ -94,7 +94,9 @@ func NewReads(d *Door, directory *access.Directory, about About) *Reads {
 		Read{Name: "adaptors", Do: func(context.Context, ops.Identity, Query) (any, error) {
 			return map[string]any{"adaptors": about.Adaptors}, nil
 		}},
-		Read{Name: "ops", Do: func(_ context.Context, by ops.Identity, _ Query) (any, error) { return List(d.registry.Current(), by), nil }},
+		Read{Name: "ops", Do: func(_ context.Context, by ops.Identity, _ Query) (any, error) {
+			return List(d.registry.Current(), by), nil
+		}},
 		Read{Name: "op", Do: func(_ context.Context, by ops.Identity, q Query) (any, error) { return d.showOp(by, q.Arg) }},
 		Read{Name: "providers", Do: func(context.Context, ops.Identity, Query) (any, error) { return d.providers(), nil }},
 		Read{Name: "calls", Do: d.listCalls},
