@@ -20,7 +20,7 @@ var (
 	// ErrFull: no room for the write. Nothing of it remains; it may succeed later.
 	ErrFull = errors.New("journal is full")
 	// ErrCorrupt: the database is damaged or is not one.
-	ErrCorrupt = errors.New("journal is corrupt")
+	ErrCorrupt = errors.New("journal is damaged or not one")
 	// ErrOwned: another process owns the store; see OwnedError.
 	ErrOwned = errors.New("journal is owned by another process")
 	// ErrNewerSchema: the database was written by a newer program.

@@ -1,0 +1,30 @@
+// Package sqlite keeps the journal in one SQLite file: the embedded engine of
+// [journal.Store], for one gateway.
+//
+// It refuses to open what it could not answer for: a database that another process
+// owns, that is damaged or not a journal, that a newer program has written, or on
+// which SQLite would not wait for the disk. After an error nothing stays open and no
+// lock is held.
+//
+// # How a write goes
+//
+// One goroutine, the writer, takes the operations that wait, gives each a savepoint
+// and its turn, and commits them together: group commit. The costly part of a commit
+// is the wait for the disk, and it is paid once a batch. Nobody is told anything, not
+// even an error, before the batch is durable, because what a func has seen may be
+// what another operation of the batch wrote.
+//
+//   - An error of the func, a conflict or a violated constraint rolls back to the
+//     operation's savepoint, and concerns its caller only.
+//   - Any other error of the database rolls back the batch. Its cause goes to the
+//     operation that met it; the others run again, each in a transaction of its own.
+//   - A COMMIT that reports an error is settled before anybody is answered: by one
+//     more commit on top, the doubtful one is either confirmed or gone for good. If
+//     that fails too, the answer is [journal.ErrUnknownCommit] and writing stops.
+//
+// # Files
+//
+// Beside PATH stand PATH-wal and PATH-shm, SQLite's own, and PATH.lock, which names
+// the owner. The first two belong to the database: copy all three together or none.
+// The file system must be a local one; flock and shared memory do not cross a network.
+package sqlite

@@ -1,0 +1,172 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"inband/service/journal"
+)
+
+// read runs f with a context that also ends when the store closes, and turns such an
+// end into ErrClosed.
+func (s *Store) read(ctx context.Context, f func(context.Context) error) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return journal.ErrClosed
+	}
+	s.reading.Add(1)
+	s.mu.Unlock()
+	defer s.reading.Done()
+
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.life, func() { cancel(journal.ErrClosed) })()
+
+	err := f(inner)
+	if err != nil && errors.Is(context.Cause(inner), journal.ErrClosed) && ctx.Err() == nil {
+		return journal.ErrClosed
+	}
+	return err
+}
+
+// View implements journal.Store. Close waits for f, whose queries it ends.
+func (s *Store) View(ctx context.Context, f func(journal.Tx) error) error {
+	return s.read(ctx, func(ctx context.Context) error {
+		tx, err := s.readers.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+		if err != nil {
+			return fmt.Errorf("begin view: %w", translate(err))
+		}
+		defer tx.Rollback()
+		// SQLite takes the snapshot at the first read, which is f's to delay.
+		var commits int64
+		const pin = `SELECT commits FROM journal_state`
+		if err := tx.QueryRowContext(ctx, pin).Scan(&commits); err != nil {
+			return database(pin, err)
+		}
+		t := &readTx{guard: guard{now: s.clock.now()}, ctx: ctx, tx: tx}
+		defer t.end()
+		if err := f(t); err != nil {
+			return err
+		}
+		return t.err
+	})
+}
+
+// Head implements journal.Store.
+func (s *Store) Head(ctx context.Context) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0, journal.ErrClosed
+	}
+	return s.head, nil
+}
+
+// Tail implements journal.Store. It reads page by page, so that a slow f holds no
+// snapshot, and between pages waits for the writer's word.
+func (s *Store) Tail(ctx context.Context, after int64, f func(journal.Event) error) error {
+	for {
+		s.mu.Lock()
+		grown := s.grown
+		s.mu.Unlock()
+		page, err := s.page(ctx, `SELECT position, stream, version, kind, at, body FROM journal_events WHERE position > $1 ORDER BY position LIMIT $2`, after)
+		if err != nil {
+			return err
+		}
+		for _, e := range page {
+			if err := s.deliver(ctx, e, f); err != nil {
+				return err
+			}
+			after = e.Position
+		}
+		if len(page) > 0 {
+			continue
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.life.Done():
+			return journal.ErrClosed
+		}
+	}
+}
+
+// Stream implements journal.Store.
+func (s *Store) Stream(ctx context.Context, stream string, after int64, f func(journal.Event) error) error {
+	last, err := s.version(ctx, stream)
+	if err != nil {
+		return err
+	}
+	for after < last {
+		page, err := s.page(ctx, `SELECT position, stream, version, kind, at, body FROM journal_events WHERE version > $1 AND version <= $3 AND stream = $4 ORDER BY version LIMIT $2`, after, last, stream)
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			return fmt.Errorf("%w: stream %q ends at version %d, before its last, %d", journal.ErrCorrupt, stream, after, last)
+		}
+		for _, e := range page {
+			if err := s.deliver(ctx, e, f); err != nil {
+				return err
+			}
+			after = e.Version
+		}
+	}
+	return nil
+}
+
+// version is the committed version of a stream.
+func (s *Store) version(ctx context.Context, stream string) (version int64, err error) {
+	err = s.read(ctx, func(ctx context.Context) error {
+		const query = `SELECT coalesce(max(version), 0) FROM journal_events WHERE stream = $1`
+		return database(query, s.readers.QueryRowContext(ctx, query, stream).Scan(&version))
+	})
+	return version, err
+}
+
+// deliver hands over an event unless the reader or the store has ended meanwhile.
+func (s *Store) deliver(ctx context.Context, e journal.Event, f func(journal.Event) error) error {
+	select {
+	case <-s.life.Done():
+		return journal.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	default:
+		return f(e)
+	}
+}
+
+// page reads the next events, bounded in number and in bytes.
+func (s *Store) page(ctx context.Context, query string, after int64, more ...any) (page []journal.Event, err error) {
+	err = s.read(ctx, func(ctx context.Context) error {
+		rows, err := s.readers.QueryContext(ctx, query, append([]any{after, pageEvents}, more...)...)
+		if err != nil {
+			return database(query, err)
+		}
+		defer rows.Close()
+		bytes := 0
+		for bytes < pageBytes && rows.Next() {
+			var e journal.Event
+			var at int64
+			if err := rows.Scan(&e.Position, &e.Stream, &e.Version, &e.Kind, &at, &e.Body); err != nil {
+				return database(query, err)
+			}
+			e.At = time.UnixMilli(at).UTC()
+			if e.Body == nil {
+				e.Body = []byte{}
+			}
+			bytes += len(e.Body)
+			page = append(page, e)
+		}
+		return database(query, rows.Err())
+	})
+	return page, err
+}

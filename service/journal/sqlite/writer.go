@@ -1,0 +1,335 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+
+	codes "modernc.org/sqlite/lib"
+
+	"inband/failpoint"
+	"inband/service/journal"
+)
+
+// errUnwound is the result of a func that did not return: it panicked, or its
+// goroutine ended. Nobody waits for it any more.
+var errUnwound = errors.New("the func did not return")
+
+// operation is one Update on its way through the writer. The func runs in its
+// caller's goroutine, when the writer gives it the turn, so that a panic, or a test's
+// FailNow, unwinds the caller and leaves the writer alone.
+type operation struct {
+	state   atomic.Int32
+	turn    chan *writeTx // the writer's invitation; unbuffered
+	played  chan error    // what the func returned; buffered, so nobody waits to say it
+	outcome chan error    // what the caller is told; buffered likewise
+}
+
+// An operation is queued until either its caller withdraws it or the writer takes it.
+const (
+	queued int32 = iota
+	taken
+	withdrawn
+)
+
+func newOperation() *operation {
+	return &operation{turn: make(chan *writeTx), played: make(chan error, 1), outcome: make(chan error, 1)}
+}
+
+// follow plays f whenever it is the operation's turn, until its outcome is known.
+// ctx ends the wait only while the operation is queued.
+func (o *operation) follow(ctx context.Context, stopped <-chan struct{}, f func(journal.Tx) error) error {
+	ended := ctx.Done()
+	for {
+		select {
+		case tx := <-o.turn:
+			o.play(tx, f)
+		case err := <-o.outcome:
+			return err
+		case <-ended:
+			if o.state.CompareAndSwap(queued, withdrawn) {
+				return fmt.Errorf("journal update not begun: %w", context.Cause(ctx))
+			}
+			ended = nil
+		case <-stopped:
+			select {
+			case err := <-o.outcome:
+				return err
+			default: // the writer never took it
+				return journal.ErrClosed
+			}
+		}
+	}
+}
+
+func (o *operation) play(tx *writeTx, f func(journal.Tx) error) {
+	result := errUnwound
+	defer func() {
+		// An error that the func hides still counts: PostgreSQL could not
+		// commit after it, and SQLite may have lost what came before it.
+		if result == nil {
+			result = tx.err
+		}
+		tx.end()
+		o.played <- result
+	}()
+	result = f(tx)
+}
+
+// writer owns the database's one writing connection. It takes the operations that
+// wait, runs them one after the other in one transaction with a savepoint each, and
+// tells nobody anything before that transaction is durable: an error, too, may rest
+// on what another operation of the batch wrote.
+type writer struct {
+	c        *writeConn
+	clock    *clock
+	log      *slog.Logger
+	queue    chan *operation
+	maxBatch int
+	closing  <-chan struct{}
+	stopped  chan struct{}
+	notify   func(head int64) // called after each commit
+
+	commit func() error // COMMIT; a test puts its own faults here
+
+	head    int64 // last committed position
+	commits int64 // number of the last commit
+
+	broken atomic.Pointer[error] // why no more is written, once a commit's outcome is unknown
+}
+
+// run is the writer's goroutine. When the store closes, it finishes what is queued.
+func (w *writer) run() {
+	defer close(w.stopped)
+	for {
+		select {
+		case o := <-w.queue:
+			w.batch(w.gather(o))
+		case <-w.closing:
+			for {
+				select {
+				case o := <-w.queue:
+					w.batch(w.gather(o))
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+// gather takes the operations that wait, up to a batch. After a commit all its
+// callers wake at once and many come back at once, so it lets them run, for as long
+// as that brings more: a commit costs far more than a yield.
+func (w *writer) gather(first *operation) []*operation {
+	batch := make([]*operation, 0, w.maxBatch)
+	take := func(o *operation) {
+		if o.state.CompareAndSwap(queued, taken) {
+			batch = append(batch, o)
+		}
+	}
+	take(first)
+	for idle := 0; len(batch) < w.maxBatch && idle < 2; {
+		select {
+		case o := <-w.queue:
+			take(o)
+			idle = 0
+		default:
+			runtime.Gosched()
+			idle++
+		}
+	}
+	return batch
+}
+
+// batch runs operations together, and those that another one's fault has undone
+// again, each in a transaction of its own.
+func (w *writer) batch(batch []*operation) {
+	for _, o := range w.attempt(batch) {
+		w.attempt([]*operation{o})
+	}
+}
+
+// attempt runs operations in one transaction. It tells each its outcome, except for
+// those that it returns, which left no trace and may run again; with a batch of one
+// there are none.
+func (w *writer) attempt(batch []*operation) (again []*operation) {
+	if len(batch) == 0 {
+		return nil
+	}
+	if why := w.broken.Load(); why != nil {
+		tell(batch, *why)
+		return nil
+	}
+	if _, err := w.c.exec("BEGIN IMMEDIATE"); err != nil {
+		w.rollback()
+		tell(batch, fmt.Errorf("begin: %w", err))
+		return nil
+	}
+	results := make([]error, len(batch))
+	head, kept := w.head, 0
+	for i, o := range batch {
+		after, result, intact := w.step(o, head)
+		if !intact {
+			w.rollback()
+			tell(batch[i:i+1], result)
+			return append(returned(batch[:i], results[:i]), batch[i+1:]...)
+		}
+		if results[i] = result; result == nil {
+			head = after
+			kept++
+		}
+	}
+	if kept > 0 {
+		if err := w.seal(head); err != nil {
+			if len(batch) > 1 && !errors.Is(err, journal.ErrUnknownCommit) {
+				return returned(batch, results)
+			}
+			for i := range results {
+				if results[i] == nil {
+					results[i] = err
+				}
+			}
+		}
+	} else {
+		w.rollback()
+	}
+	for i, o := range batch {
+		o.outcome <- results[i]
+	}
+	return nil
+}
+
+// returned keeps the operations whose func returned: one that panicked has nobody
+// left to run it again.
+func returned(batch []*operation, results []error) []*operation {
+	var kept []*operation
+	for i, o := range batch {
+		if results[i] != errUnwound {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
+func tell(batch []*operation, err error) {
+	for _, o := range batch {
+		o.outcome <- err
+	}
+}
+
+// step gives one operation its turn between savepoints. intact is false when the
+// transaction is lost: after any database error but a violated constraint, and when
+// the savepoint is gone, since then SQLite has rolled back and the next savepoint
+// would be a transaction of its own.
+func (w *writer) step(o *operation, head int64) (after int64, result error, intact bool) {
+	if _, err := w.c.exec("SAVEPOINT operation"); err != nil {
+		return head, err, false
+	}
+	tx := &writeTx{guard: guard{now: w.clock.now()}, c: w.c, head: head}
+	o.turn <- tx
+	result = <-o.played
+	if result == nil {
+		if _, err := w.c.exec("RELEASE operation"); err != nil {
+			return head, err, false
+		}
+		return tx.head, nil, true
+	}
+	if tx.lost {
+		return head, result, false
+	}
+	if _, err := w.c.exec("ROLLBACK TO operation"); err != nil {
+		return head, result, false
+	}
+	if _, err := w.c.exec("RELEASE operation"); err != nil {
+		return head, result, false
+	}
+	return head, result, true
+}
+
+// rollback ends whatever transaction is open. Its error says nothing that the next
+// BEGIN, which cannot succeed inside a transaction, would not say better.
+func (w *writer) rollback() { _, _ = w.c.exec("ROLLBACK") }
+
+// seal writes the state row and commits. An error that is not ErrUnknownCommit means
+// that nothing remains.
+func (w *writer) seal(head int64) error {
+	number := w.commits + 1
+	if err := w.mark(number, head); err != nil {
+		w.rollback()
+		return err
+	}
+	failpoint.Here("journal.before-commit")
+	if err := w.commit(); err != nil {
+		if err = w.settle(number, err); err != nil {
+			return err
+		}
+	}
+	failpoint.Here("journal.after-commit")
+	w.commits, w.head = max(w.commits, number), head
+	w.notify(head)
+	return nil
+}
+
+func (w *writer) mark(number, head int64) error {
+	_, err := w.c.exec(`UPDATE journal_state SET clock = $1, commits = $2, head = $3 WHERE one = 1`, w.clock.highWater(), number, head)
+	return err
+}
+
+// settle finds out what an unsuccessful COMMIT has left: nil if the commit holds
+// after all, its cause if nothing of it remains.
+//
+// Reading the state row is not enough for "nothing remains". A commit whose frames
+// reached the write-ahead log, but whose sync or index update failed, is invisible
+// now and would be replayed after a crash. One more commit goes to the same place of
+// the log, so once that is durable the doubtful one is gone for good, or confirmed.
+// Only a full disk needs no such proof: the frame that would make the transaction
+// count was never written whole. Neither do errors from before the writing.
+func (w *writer) settle(number int64, cause error) error {
+	w.rollback()
+	cause = fmt.Errorf("commit: %w", cause)
+	_, err := w.c.exec("BEGIN IMMEDIATE")
+	if err != nil {
+		return w.stop(cause, err)
+	}
+	found, err := w.c.integer(`SELECT commits FROM journal_state WHERE one = 1`)
+	if err != nil {
+		w.rollback()
+		return w.stop(cause, err)
+	}
+	if found != number {
+		switch primary(cause) {
+		case codes.SQLITE_FULL, codes.SQLITE_CONSTRAINT, codes.SQLITE_BUSY:
+			w.rollback()
+			return cause
+		}
+	}
+	head, err := w.c.integer(`SELECT head FROM journal_state WHERE one = 1`)
+	if err == nil {
+		err = w.mark(number+1, head)
+	}
+	if err == nil {
+		err = w.commit()
+	}
+	if err != nil {
+		w.rollback()
+		return w.stop(cause, err)
+	}
+	w.commits = number + 1
+	if found == number {
+		w.log.Warn("journal commit reported an error and holds", "commit", number, "err", cause)
+		return nil
+	}
+	return cause
+}
+
+// stop ends all writing: what came after a guess would rest on it.
+func (w *writer) stop(cause, doubt error) error {
+	why := fmt.Errorf("%w: it takes no writes since a commit's outcome is unknown (%w); restart to find out", journal.ErrClosed, cause)
+	w.broken.Store(&why)
+	w.log.Error("journal commit outcome unknown, writing stops", "err", cause, "then", doubt)
+	return fmt.Errorf("%w: %w; then: %w", journal.ErrUnknownCommit, cause, doubt)
+}
