@@ -13,9 +13,13 @@ import (
 	"inband/service/journal"
 )
 
+// minPage is the smallest page that SQLite has, which divides all others.
+const minPage = 512 // bytes
+
 // inspectFiles looks at what lies at path before SQLite does, and reports whether
 // the database is yet to be made. SQLite would delete the log of a database that has
-// gone missing, and with it the only copy of what was committed.
+// gone missing, and with it the only copy of what was committed; and it would fill up
+// with zeros a page that has lost its end.
 func inspectFiles(path string) (fresh bool, err error) {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return false, err
@@ -29,10 +33,16 @@ func inspectFiles(path string) (fresh bool, err error) {
 	case !info.Mode().IsRegular():
 		return false, fmt.Errorf("%w: not a regular file", journal.ErrInvalid)
 	}
-	if fresh || info.Size() == 0 {
-		if wal, err := os.Stat(path + "-wal"); err == nil && wal.Size() > 0 {
-			return false, corrupt("the database is missing, its -wal file is there")
-		}
+	var logged bool
+	if wal, err := os.Stat(path + "-wal"); err == nil {
+		logged = wal.Size() > 0
+	}
+	switch {
+	case logged && (fresh || info.Size() == 0):
+		return false, corrupt("the database is missing, its -wal file is there")
+	case !logged && !fresh && info.Size()%minPage != 0:
+		// With a log, this is what a crash while it is moved over may leave.
+		return false, corrupt(fmt.Sprintf("its length, %d bytes, is not one of whole pages", info.Size()))
 	}
 	return fresh, nil
 }
