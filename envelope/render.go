@@ -1,0 +1,197 @@
+package envelope
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"inband/ops"
+)
+
+// MaxShown bounds what a post shows of one outcome, in bytes before rendering. Of
+// more, the head and the tail are shown with the cut between them.
+const MaxShown = 16 << 10
+
+// Outcome renders what came of call for the thread it came from: a line that says
+// which call and what state, and the result or the fault in a fence.
+func Outcome(call ops.Call, o ops.Outcome) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s: %s (%s)\n", mark(o.State), plain(string(call.Op)), words(o.State), plain(string(call.ID)))
+	switch {
+	case o.Fault != nil:
+		b.WriteString(fence(faultText(o.Fault), "text", call.ID))
+	case o.Result != nil:
+		text, kind := resultText(o.Result)
+		if strings.TrimSpace(text) == "" {
+			b.WriteString("(no output)\n")
+			break
+		}
+		b.WriteString(fence(text, kind, call.ID))
+	}
+	return b.String()
+}
+
+// Note renders a remark of the gateway itself for a thread, one line. Words that
+// come from elsewhere must be passed as args.
+func Note(format string, args ...any) string {
+	for i, a := range args {
+		if s, ok := a.(string); ok {
+			args[i] = plain(s)
+		}
+	}
+	return "ℹ " + fmt.Sprintf(format, args...) + "\n"
+}
+
+func mark(s ops.State) string {
+	switch s {
+	case ops.Succeeded:
+		return "✓"
+	case ops.Unknown:
+		return "?"
+	}
+	return "✗"
+}
+
+func words(s ops.State) string {
+	if s == ops.Unknown {
+		return "outcome unknown"
+	}
+	return string(s)
+}
+
+func faultText(f *ops.Fault) string {
+	var b strings.Builder
+	b.WriteString(f.Error())
+	b.WriteByte('\n')
+	if f.Retryable {
+		b.WriteString("This may be tried again.\n")
+	}
+	for _, name := range []string{"stdout", "stderr"} {
+		if s, ok := f.Details[name].(string); ok && s != "" {
+			b.WriteString(name + ":\n" + s)
+			if !strings.HasSuffix(s, "\n") {
+				b.WriteByte('\n')
+			}
+		}
+	}
+	return b.String()
+}
+
+// resultText is what a person wants to see of r, and the label of its fence.
+func resultText(r *ops.Result) (text, kind string) {
+	if r.Show != "" {
+		var object map[string]any
+		if json.Unmarshal(r.Value, &object) == nil {
+			if s, ok := object[strings.TrimPrefix(r.Show, "/")].(string); ok {
+				return s, "text"
+			}
+		}
+	}
+	var b bytes.Buffer
+	if json.Indent(&b, r.Value, "", "  ") != nil {
+		return string(r.Value), "text"
+	}
+	return b.String(), "json"
+}
+
+// fence puts text between fences that it cannot close.
+func fence(text, label string, id ops.CallID) string {
+	text = Neutral(cut(text, id))
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	wall := strings.Repeat("`", max(3, longestRun(text, '`')+1))
+	return wall + label + "\n" + text + wall + "\n"
+}
+
+// cut keeps the head and the tail of a text that is too long.
+func cut(text string, id ops.CallID) string {
+	if len(text) <= MaxShown {
+		return text
+	}
+	head, tail := text[:MaxShown*3/4], text[len(text)-MaxShown/4:]
+	for len(head) > 0 && !utf8.RuneStart(text[len(head)]) {
+		head = head[:len(head)-1]
+	}
+	for len(tail) > 0 && !utf8.RuneStart(tail[0]) {
+		tail = tail[1:]
+	}
+	return fmt.Sprintf("%s\n… %d bytes left out; box calls show %s has them …\n%s", head, len(text)-len(head)-len(tail), id, tail)
+}
+
+func longestRun(s string, c byte) int {
+	longest, run := 0, 0
+	for i := range len(s) {
+		if s[i] != c {
+			run = 0
+			continue
+		}
+		run++
+		longest = max(longest, run)
+	}
+	return longest
+}
+
+// openers are what begins something that the harvester acts on or that would hide
+// what follows, with what is shown instead. The first byte is replaced by a rune
+// that looks like it.
+var openers = strings.NewReplacer(
+	"[TOOL", "⟦TOOL", "[EXEC", "⟦EXEC", "[DM", "⟦DM", "[RESULT", "⟦RESULT",
+	"<!--", "‹!--",
+)
+
+// Neutral returns text with nothing in it that could be taken for an order or hide
+// what follows it: directive openers, comment and think tags get another first rune,
+// a line that begins with curl gets a visible mark before it, and control and
+// bidirectional characters are written as escapes. Line breaks and tabs stay.
+func Neutral(text string) string {
+	text = openers.Replace(strings.ReplaceAll(text, "\r\n", "\n"))
+	var b strings.Builder
+	b.Grow(len(text))
+	lineStart := true
+	for i := 0; i < len(text); {
+		if lineStart && curlAhead(text[i:]) {
+			b.WriteString("· ")
+		}
+		r, size := utf8.DecodeRuneInString(text[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case r == '<' && thinkAhead(text[i+1:]):
+			b.WriteRune('‹')
+		case r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteString(text[i : i+size])
+		}
+		lineStart = r == '\n'
+		i += size
+	}
+	return b.String()
+}
+
+// thinkAhead reports whether s, what follows a <, opens or closes a think tag.
+func thinkAhead(s string) bool {
+	s = strings.TrimPrefix(s, "/")
+	for _, name := range []string{"think", "reasoning"} {
+		if len(s) >= len(name) && strings.EqualFold(s[:len(name)], name) {
+			return true
+		}
+	}
+	return false
+}
+
+// curlAhead reports whether the line s begins a curl command.
+func curlAhead(s string) bool {
+	s = strings.TrimLeft(s, " \t")
+	s = strings.TrimLeft(strings.TrimPrefix(s, "$ "), " \t")
+	return strings.HasPrefix(s, "curl")
+}
+
+// plain is a name that came from elsewhere, fit to stand in a line of ours.
+func plain(s string) string {
+	return strings.NewReplacer("\n", " ", "\t", " ", "`", "'", "[", "(", "]", ")", "<", "‹").Replace(Neutral(s))
+}
