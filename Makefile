@@ -1,0 +1,53 @@
+# Targets for people who work on Inband. `make help` lists them.
+
+GO       ?= go
+FUZZTIME ?= 20s
+KILLS    ?= 200
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test race check lint fuzz bench soak tidy clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/box
+	$(GO) build -o bin/box ./cmd/box
+
+demo: ## run the demonstration
+	$(GO) run ./cmd/box demo
+
+test: ## the README's test command
+	$(GO) test ./...
+
+race: ## every test under the race detector
+	$(GO) test -race -timeout 20m ./...
+
+lint: ## gofmt, go vet, staticcheck, a tidy go.mod, govulncheck where its data can be had
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "gofmt would change:"; echo "$$bad"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) vet -tags failpoint ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+	@if out=$$($(GO) tool govulncheck ./... 2>&1); then echo "govulncheck: nothing known"; \
+	elif echo "$$out" | grep -qE 'no such host|connection refused|dial tcp|i/o timeout|Forbidden|proxyconnect'; then echo "govulncheck: not run, its database cannot be reached from here"; \
+	else echo "$$out"; exit 1; fi
+
+fuzz: ## every fuzz target for FUZZTIME
+	@GO="$(GO)" FUZZTIME="$(FUZZTIME)" ./tests/fuzz.sh
+
+check: lint race ## what CI runs, with short fuzzing
+	$(MAKE) fuzz FUZZTIME=5s
+
+bench: ## the benchmarks, then one line a bar: bar NAME FIGURE TARGET ok|short
+	$(GO) test -run '^$$' -bench . -benchtime 200ms ./harvester ./service/journal/sqlite ./adaptors/httpapi ./exec/command ./tests
+
+soak: ## the long proofs: KILLS kills of a gateway under load, and ten minutes of fuzzing
+	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run 'TestKill' ./tests
+	$(MAKE) fuzz FUZZTIME=60s
+
+tidy: ## bring go.mod and the formatting in order
+	$(GO) mod tidy
+	gofmt -w $$(git ls-files '*.go')
+
+clean: ## remove what was built
+	rm -rf bin dist

@@ -1,0 +1,174 @@
+package tests
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// permitted holds every arrow between folders of this module, with its reason. Imports
+// run downwards only; ops and failpoint, which import nothing of ours, may be imported
+// from anywhere but the harvester and the two exec packages that know no ops.
+// A folder that is missing here fails the test.
+var permitted = map[string]struct {
+	may []string
+	why string
+}{
+	"failpoint":                 {nil, "marks in the code, known to nobody"},
+	"harvester":                 {nil, "pure: text to directives, usable by anyone"},
+	"ops":                       {nil, "the vocabulary at the bottom"},
+	"envelope":                  {[]string{"ops"}, "renders outcomes as text"},
+	"exec/proc":                 {nil, "a process, without knowing why"},
+	"exec/command":              {[]string{"ops", "exec/proc"}, "turns an op and parameters into a process"},
+	"service/journal":           {[]string{"ops"}, "the store's vocabulary"},
+	"service/journal/sqlite":    {[]string{"ops", "failpoint", "service/journal"}, "one engine"},
+	"service/journal/storetest": {[]string{"ops", "service/journal"}, "what every engine passes"},
+	"service/access":            {[]string{"ops", "service/journal"}, "who, and what they may do"},
+	"service":                   {[]string{"ops", "failpoint", "service/journal", "service/access"}, "the one door"},
+	"service/threads":           {[]string{"ops", "failpoint", "service", "service/access", "service/journal", "harvester", "envelope"}, "replies in, results out"},
+	"adaptors/httpapi":          {[]string{"ops", "service", "service/access", "service/journal", "service/threads"}, "HTTP on top of the service"},
+	"cmd/box":                   {[]string{"*"}, "wires everything"},
+	"tests":                     {[]string{"*"}, "looks at everything"},
+}
+
+// only holds libraries that one folder alone may import, with the reason.
+var only = map[string]struct{ in, why string }{
+	"os/exec":                          {"exec/proc", "every process is bounded in one place"},
+	"modernc.org/sqlite":               {"service/journal/sqlite", "one engine knows its driver"},
+	"database/sql":                     {"service/journal/sqlite", "features speak portable SQL through journal.Tx"},
+	"github.com/pressly/goose/v3":      {"service/journal/sqlite", "an engine migrates itself"},
+	"mvdan.cc/sh/v3/syntax":            {"harvester", "shell words are read in the curl form only"},
+	"github.com/danielgtaylor/huma/v2": {"adaptors/httpapi", "one HTTP framework, one place"},
+	"github.com/go-chi/chi/v5":         {"adaptors/httpapi", "one router, one place"},
+	"github.com/spf13/cobra":           {"cmd/box", "flags and commands belong to main"},
+	"github.com/goccy/go-yaml":         {"ops", "op files are read in one place"},
+}
+
+// bottom may be imported by folders whose own list does not name ops, never by these.
+var pure = []string{"harvester", "exec/proc", "failpoint"}
+
+func TestImportsRunDownwards(t *testing.T) {
+	seen := map[string]bool{}
+	for file, imports := range sources(t, func(name string) bool { return !strings.HasSuffix(name, "_test.go") }) {
+		folder := filepath.Dir(file)
+		rule, ok := permitted[folder]
+		if !ok {
+			t.Errorf("%s: the folder %s is in no row of permitted; add it with a reason", file, folder)
+			continue
+		}
+		seen[folder] = true
+		for _, path := range imports {
+			if o, ok := only[path]; ok && o.in != folder && !strings.HasPrefix(folder, o.in+"/") {
+				t.Errorf("%s imports %s, which only %s may: %s", file, path, o.in, o.why)
+			}
+			ours, ok := strings.CutPrefix(path, "inband/")
+			if !ok {
+				continue
+			}
+			if !slices.Contains(rule.may, ours) && !slices.Contains(rule.may, "*") {
+				t.Errorf("%s imports %s, which %s may not (%s)", file, ours, folder, rule.why)
+			}
+			if slices.Contains(pure, folder) {
+				t.Errorf("%s imports %s, and %s imports nothing of ours", file, ours, folder)
+			}
+		}
+	}
+	for folder := range permitted {
+		if !seen[folder] && folder != "tests" {
+			t.Errorf("permitted names %s, which holds no Go file; take the row out", folder)
+		}
+	}
+}
+
+// Everybody sees in main what the program holds: nothing registers itself by being
+// imported. The SQL driver is the one exception, inside its engine.
+func TestNoRegistrationByImport(t *testing.T) {
+	root := moduleRoot(t)
+	for file := range sources(t, func(string) bool { return true }) {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range f.Imports {
+			if i.Name == nil || i.Name.Name != "_" {
+				continue
+			}
+			path, _ := strconv.Unquote(i.Path.Value)
+			if path == "embed" || path == "modernc.org/sqlite" && filepath.Dir(file) == "service/journal/sqlite" {
+				continue
+			}
+			t.Errorf("%s imports %s for its side effects", file, path)
+		}
+	}
+}
+
+// sources returns the imports of the module's Go files whose name keep accepts, by
+// path below the root.
+func sources(t *testing.T, keep func(name string) bool) map[string][]string {
+	t.Helper()
+	root := moduleRoot(t)
+	files := map[string][]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin" || name == "dist") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || !keep(d.Name()) {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		files[filepath.ToSlash(rel)] = nil
+		for _, i := range f.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			files[filepath.ToSlash(rel)] = append(files[filepath.ToSlash(rel)], p)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("no Go files found")
+	}
+	return files
+}
+
+// moduleRoot is the folder that holds go.mod.
+func moduleRoot(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			t.Fatal("no go.mod above the tests")
+		}
+		dir = parent
+	}
+}
