@@ -1,0 +1,58 @@
+// Package proc runs one bounded process and accounts for it to the end. It is
+// the only place in the module that starts processes.
+//
+// # What a process gets
+//
+// A new session without a terminal, exactly the environment of its [Spec] and
+// nothing of the gateway's, a fresh private working folder (mode 0700, removed
+// afterwards), a umask of 077, the bytes of Spec.Stdin or /dev/null, and no other
+// open descriptor: whatever the gateway itself was started with is marked
+// close-on-exec before each start. no_new_privs is set, so that a set-uid program
+// gains nothing. There is no shell, no search of PATH and no expansion.
+//
+// # What it refuses
+//
+// A relative program, an empty argv, a word or variable with a NUL, and a run
+// without a time limit or without a bound on its output. Such a run fails with a
+// [StartError], which says for certain that nothing ran. Once a process has been
+// started, Run returns no error: it returns what is known, and [Result.Unknown]
+// when that is not enough to say how the process ended.
+//
+// # How the tree is ended
+//
+// Nothing that a process started outlives its run. On a deadline or a cancel the
+// tree gets SIGTERM, a grace, then SIGKILL; when the process ends by itself, what
+// it left behind is killed and named in the result, which stays a success.
+//
+// A process group does not do for this: a grandchild that calls setsid has left
+// it. Two mechanisms tie a descendant to its run, whatever it does:
+//
+//   - The fence. Each run is launched from a thread of its own, which is put into
+//     a fresh Landlock domain whose only rule is the signal scope (Linux 6.12,
+//     Landlock ABI 6) and dies with the run. The child and all its descendants
+//     inherit the domain and cannot leave it, and a signal that this thread sends
+//     reaches that domain and nothing else. So kill(-1) from the thread is exactly
+//     this run's tree, in one step that a fork cannot slip past, and kill of one
+//     pid with signal 0 tells whether it belongs to it. A run cannot signal
+//     anything outside its own tree either.
+//   - The sweep, where the kernel has no signal scope. The gateway is a child
+//     subreaper, so that an orphan becomes its child rather than init's. What is
+//     in the run's session, below a member of it, or an orphan that still uses the
+//     run's private folder or its output, is the run's. An orphan that has cut all
+//     of these ties belongs to nobody and is killed by the next sweep, whichever
+//     run makes it: who hides from the gateway is not protected by it. Two runs at
+//     once keep their own descendants apart as long as these keep one tie.
+//
+// Which one was used is in [Result.Fenced]. When the gateway itself dies, the
+// kernel kills the process it started (the parent-death signal, which follows the
+// launching thread; that is why the thread lives as long as the run). Its
+// grandchildren are not reached that way.
+//
+// # Words
+//
+//   - Run: one start of one program, from Spec to Result.
+//   - Tree: the process started and everything descended from it.
+//   - Private folder: the run's working folder.
+//
+// The package is for Linux 5.9 and later; elsewhere every run is a StartError.
+package proc

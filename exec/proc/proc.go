@@ -1,0 +1,145 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Spec says what to run and within which bounds.
+type Spec struct {
+	// Argv is the program, an absolute and clean path, and its words. They are
+	// handed over as they are.
+	Argv []string
+	// Env is the whole environment, as NAME=value. Empty is an empty one.
+	Env []string
+	// Stdin is what the process reads; nil is /dev/null.
+	Stdin []byte
+	// Scratch is the folder in which the private folder is made, the system's
+	// temporary folder if empty.
+	Scratch string
+	// Timeout is the time from the start to SIGTERM. It must be positive.
+	Timeout time.Duration
+	// Grace is the time from SIGTERM to SIGKILL, DefaultGrace if 0.
+	Grace time.Duration
+	// OutputMax is how many bytes of stdout and stderr together are kept. It must
+	// be positive; a run holds at most twice as much in memory.
+	OutputMax int64
+}
+
+// DefaultGrace is the time a process gets between SIGTERM and SIGKILL.
+const DefaultGrace = 500 * time.Millisecond
+
+// giveUp is how long Run waits for a tree that has been sent SIGKILL. Only a
+// process stuck in the kernel takes longer.
+const giveUp = 5 * time.Second
+
+// Stop says why Run ended a process that had not ended by itself.
+type Stop string
+
+// The reasons to stop a process.
+const (
+	NotStopped Stop = ""          // it ended by itself
+	Deadline   Stop = "deadline"  // Spec.Timeout passed
+	Cancelled  Stop = "cancelled" // the context of Run ended
+)
+
+// Result is what is known of a run that was started.
+type Result struct {
+	Started, Ended time.Time
+	// Exit is the exit code, -1 when a signal ended the process or the end is
+	// not known.
+	Exit int
+	// Signal is what ended the process, 0 if it exited.
+	Signal syscall.Signal
+	// Stopped says whether, and why, the process was told to end.
+	Stopped Stop
+	// Unknown is set when the process was started and how it ended could not be
+	// learnt; Why says what stood in the way.
+	Unknown bool
+	Why     string
+
+	Stdout, Stderr Output
+	// LeftBehind names the processes, at most 8, that were alive when the process
+	// ended by itself. They were killed.
+	LeftBehind []string
+	// Survivors counts the processes of the tree that SIGKILL did not end in time.
+	Survivors int
+	// Fenced reports that the tree was held together by the fence, not the sweep.
+	Fenced bool
+	// Folder is the error of removing the private folder, nil if it is gone.
+	Folder error
+}
+
+// Truncated reports whether output was dropped.
+func (r *Result) Truncated() bool { return r.Stdout.Dropped+r.Stderr.Dropped > 0 }
+
+// StartError says that the process was not started, and why: nothing ran.
+type StartError struct {
+	Path string
+	Err  error
+}
+
+func (e *StartError) Error() string { return fmt.Sprintf("start %q: %v", e.Path, e.Err) }
+
+// Unwrap returns the reason.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Run starts spec.Argv, waits for its end or for that of ctx or of the timeout,
+// ends whatever is left of its tree, and returns what is known.
+//
+// The only error is a *StartError: nothing ran. A context that has already ended
+// is one too.
+func Run(ctx context.Context, spec Spec) (Result, error) {
+	path := ""
+	if len(spec.Argv) > 0 {
+		path = spec.Argv[0]
+	}
+	if err := spec.check(); err != nil {
+		return Result{}, &StartError{path, err}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return Result{}, &StartError{path, err}
+	}
+	if spec.Grace == 0 {
+		spec.Grace = DefaultGrace
+	}
+	res, err := run(ctx, spec)
+	if err != nil {
+		return Result{}, &StartError{path, err}
+	}
+	return res, nil
+}
+
+func (s *Spec) check() error {
+	if len(s.Argv) == 0 {
+		return errors.New("argv is empty")
+	}
+	if !filepath.IsAbs(s.Argv[0]) || filepath.Clean(s.Argv[0]) != s.Argv[0] {
+		return errors.New("the program is not a clean absolute path")
+	}
+	for _, w := range s.Argv {
+		if strings.ContainsRune(w, 0) {
+			return errors.New("a word of argv holds a NUL")
+		}
+	}
+	for _, v := range s.Env {
+		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsRune(v, 0) {
+			return errors.New("a variable of the environment is not NAME=value, or holds a NUL")
+		}
+	}
+	if s.Timeout <= 0 {
+		return errors.New("no time limit")
+	}
+	if s.Grace < 0 {
+		return errors.New("the grace is negative")
+	}
+	if s.OutputMax <= 0 {
+		return errors.New("no bound on the output")
+	}
+	return nil
+}

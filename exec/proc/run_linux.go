@@ -1,0 +1,439 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree ends the descendants of one run. Both of its methods are called on the
+// run's thread.
+type tree interface {
+	// signal sends sig to every process of the tree.
+	signal(sig unix.Signal)
+	// finish is called when the process itself has exited. It kills what is left
+	// of the tree and reaps the process. It returns the names of what was alive
+	// and the number of processes that would not die.
+	finish(reap func()) (left []string, survivors int)
+}
+
+// run does the work of Run on a thread of its own, which does not outlive it:
+// the fence, the umask and no_new_privs are properties of that thread.
+func run(ctx context.Context, spec Spec) (res Result, err error) {
+	adoptOnce.Do(adopt)
+	if adoptErr != nil {
+		return Result{}, adoptErr
+	}
+	reapAbandoned()
+	onOwnThread(func() { res, err = runHere(ctx, spec) })
+	return res, err
+}
+
+var (
+	adoptOnce sync.Once
+	adoptErr  error
+	fenceable bool // every run is fenced, or none
+)
+
+// adopt makes the gateway the parent of its runs' orphans, and finds out early
+// what the kernel has.
+func adopt() {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		adoptErr = fmt.Errorf("become a child subreaper: %w", err)
+		return
+	}
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		adoptErr = fmt.Errorf("the kernel has no pidfd: %w", err)
+		return
+	}
+	unix.Close(fd)
+	onOwnThread(func() { fenceable = prepareThread() == nil && fence() == nil })
+}
+
+// onOwnThread calls f on a thread that runs nothing else and ends with f. The
+// main thread cannot end, so it is never used: a goroutine that finds itself on
+// it lends it out until f is done elsewhere.
+func onOwnThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			onOwnThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		f() // the thread is never unlocked, so it ends with this goroutine
+	}()
+	<-done
+}
+
+// process is one run under way, seen from its thread.
+type process struct {
+	spec      Spec
+	pid       int
+	pidfd     int
+	tree      tree
+	in        int // what is left of stdin goes here; -1 when closed
+	out, errs int // -1 when at their end
+	wake      int // readable when the context has ended
+	stdout    collector
+	stderr    collector
+	res       Result
+	status    unix.WaitStatus
+	reaped    bool
+}
+
+func runHere(ctx context.Context, spec Spec) (Result, error) {
+	if err := prepareThread(); err != nil {
+		return Result{}, err
+	}
+	fenced := fenceable && !noFence
+	if fenced {
+		if err := fence(); err != nil {
+			return Result{}, err
+		}
+	}
+	folder, err := os.MkdirTemp(spec.Scratch, "inband-run-")
+	if err != nil {
+		return Result{}, fmt.Errorf("private folder: %w", err)
+	}
+	p := &process{spec: spec, in: -1, out: -1, errs: -1, wake: -1, pidfd: -1}
+	p.stdout.max, p.stderr.max = int(spec.OutputMax), int(spec.OutputMax)
+	defer p.close()
+	if err := p.start(folder, fenced); err != nil {
+		return Result{}, errors.Join(err, removeFolder(folder))
+	}
+	stop := context.AfterFunc(ctx, p.wakeUp)
+	p.watch()
+	if !stop() {
+		// The context ended: its function runs or has run. It writes to a
+		// descriptor that close is about to close, so wait for it to have done so.
+		var pfd = []unix.PollFd{{Fd: int32(p.wake), Events: unix.POLLIN}}
+		for {
+			if _, err := unix.Poll(pfd, -1); !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+	}
+	p.res.Fenced = fenced
+	p.res.Stdout, p.res.Stderr = share(&p.stdout, &p.stderr, spec.OutputMax)
+	p.res.Folder = removeFolder(folder)
+	return p.res, nil
+}
+
+// prepareThread sets what the child inherits from the thread that starts it.
+func prepareThread() error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a umask of our own
+		return fmt.Errorf("unshare the umask: %w", err)
+	}
+	unix.Umask(0o077)
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	// Descriptors that the gateway was started with, or that a library opened
+	// carelessly, do not reach the child.
+	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("mark descriptors close-on-exec: %w", err)
+	}
+	return nil
+}
+
+// start makes the pipes and the process. After an error nothing runs.
+func (p *process) start(folder string, fenced bool) error {
+	var err error
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return err
+	}
+	var child [3]int // the child's ends
+	for i := range child {
+		child[i] = -1
+	}
+	defer func() {
+		for _, fd := range child {
+			if fd >= 0 {
+				unix.Close(fd)
+			}
+		}
+	}()
+	if p.spec.Stdin == nil {
+		if child[0], err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+	} else if child[0], p.in, err = pipe(1); err != nil {
+		return err
+	}
+	if p.out, child[1], err = pipe(0); err != nil {
+		return err
+	}
+	if p.errs, child[2], err = pipe(0); err != nil {
+		return err
+	}
+	if !fenced {
+		// A sweep that saw the process before it is entered would take it for an
+		// orphan that has cut its ties.
+		sweepsMu.Lock()
+		defer sweepsMu.Unlock()
+	}
+	p.res.Started = time.Now()
+	p.pid, err = syscall.ForkExec(p.spec.Argv[0], p.spec.Argv, &syscall.ProcAttr{
+		Dir:   folder,
+		Env:   append([]string{}, p.spec.Env...), // nil would mean the gateway's own
+		Files: []uintptr{uintptr(child[0]), uintptr(child[1]), uintptr(child[2])},
+		Sys: &syscall.SysProcAttr{
+			Setsid:    true,
+			Pdeathsig: syscall.SIGKILL,
+			PidFD:     &p.pidfd,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	p.res.Exit = -1
+	if fenced {
+		p.tree = fenceTree{p.pid}
+	} else {
+		p.tree = enterSweep(p.pid, runMarks{folder: folder, stdout: inode(p.out), stderr: inode(p.errs)})
+	}
+	return nil
+}
+
+// pipe returns the two ends of a pipe; the end with index ours (0 reads, 1
+// writes) does not block.
+func pipe(ours int) (r, w int, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return -1, -1, err
+	}
+	if err := unix.SetNonblock(fds[ours], true); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return -1, -1, err
+	}
+	return fds[0], fds[1], nil
+}
+
+func inode(fd int) uint64 {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+func (p *process) close() {
+	for _, fd := range []int{p.in, p.out, p.errs, p.pidfd, p.wake} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+func (p *process) wakeUp() {
+	one := [8]byte{1}
+	unix.Write(p.wake, one[:])
+}
+
+// buffers are what output is read into, one a run.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
+
+// watch moves the process's input and output and waits for its end, telling it
+// to end when its time is up or the context has ended.
+func (p *process) watch() {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	stdin := p.spec.Stdin
+	next := p.res.Started.Add(p.spec.Timeout) // when to do the next harder thing
+	killed := false
+	for {
+		fds := [5]unix.PollFd{
+			{Fd: int32(p.pidfd), Events: unix.POLLIN},
+			{Fd: int32(p.wake), Events: unix.POLLIN},
+			{Fd: int32(p.out), Events: unix.POLLIN},
+			{Fd: int32(p.errs), Events: unix.POLLIN},
+			{Fd: int32(p.in), Events: unix.POLLOUT},
+		}
+		if p.res.Stopped != NotStopped {
+			fds[1].Fd = -1
+		}
+		wait := min(max(time.Until(next), 0), time.Hour)
+		_, err := unix.Poll(fds[:], int((wait+time.Millisecond-1)/time.Millisecond))
+		if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			// The arguments are right, so only memory can be short. Stop what we
+			// can no longer watch.
+			p.tree.signal(unix.SIGKILL)
+			p.unknown("watching the process: " + err.Error())
+			p.end()
+			return
+		}
+		if fds[0].Revents != 0 {
+			p.end()
+			p.drain(*buf)
+			return
+		}
+		if fds[2].Revents != 0 {
+			p.out = p.read(p.out, &p.stdout, *buf)
+		}
+		if fds[3].Revents != 0 {
+			p.errs = p.read(p.errs, &p.stderr, *buf)
+		}
+		if fds[4].Revents != 0 {
+			n, err := unix.Write(p.in, stdin)
+			stdin = stdin[max(n, 0):]
+			if len(stdin) == 0 || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+				unix.Close(p.in)
+				p.in = -1
+			}
+		}
+		now := time.Now()
+		switch {
+		case p.res.Stopped == NotStopped && fds[1].Revents != 0:
+			p.res.Stopped = Cancelled
+			p.tree.signal(unix.SIGTERM)
+			next = now.Add(p.spec.Grace)
+		case now.Before(next):
+		case p.res.Stopped == NotStopped:
+			p.res.Stopped = Deadline
+			p.tree.signal(unix.SIGTERM)
+			next = now.Add(p.spec.Grace)
+		case !killed:
+			killed = true
+			p.tree.signal(unix.SIGKILL)
+			next = now.Add(giveUp)
+		default:
+			p.unknown("the process did not end on SIGKILL")
+			abandon(p.pid)
+			p.res.Survivors++
+			p.res.Ended = now
+			return
+		}
+	}
+}
+
+// end is called when the process has exited or cannot be watched. It clears up
+// the tree and learns how the process ended.
+func (p *process) end() {
+	p.res.Ended = time.Now()
+	left, survivors := p.tree.finish(p.reap)
+	if p.res.Stopped == NotStopped {
+		p.res.LeftBehind = left
+	}
+	p.res.Survivors = survivors
+	if p.res.Unknown {
+		return
+	}
+	switch {
+	case p.status.Exited():
+		p.res.Exit = p.status.ExitStatus()
+	case p.status.Signaled():
+		p.res.Signal = p.status.Signal()
+	}
+}
+
+// reap takes the exit status.
+func (p *process) reap() {
+	if p.reaped {
+		return
+	}
+	p.reaped = true
+	for {
+		_, err := unix.Wait4(p.pid, &p.status, 0, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			p.unknown("its exit status could not be had: " + err.Error())
+		}
+		return
+	}
+}
+
+func (p *process) unknown(why string) { p.res.Unknown, p.res.Why, p.res.Exit = true, why, -1 }
+
+// read takes one piece of output. It returns fd, or -1 at the end.
+func (p *process) read(fd int, to *collector, buf []byte) int {
+	n, err := unix.Read(fd, buf)
+	switch {
+	case n > 0:
+		to.Write(buf[:n])
+	case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
+	default:
+		unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// drain reads what was in the pipes when the last writer died. It does not wait:
+// somebody outside the tree may have been handed an end of them.
+func (p *process) drain(buf []byte) {
+	const most = 4 << 20 // above the largest pipe an unprivileged process can make
+	for _, s := range []struct {
+		fd *int
+		to *collector
+	}{{&p.out, &p.stdout}, {&p.errs, &p.stderr}} {
+		for got := 0; *s.fd >= 0 && got < most; {
+			n, err := unix.Read(*s.fd, buf)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if n <= 0 {
+				break
+			}
+			s.to.Write(buf[:n])
+			got += n
+		}
+	}
+}
+
+// removeFolder removes a private folder, in which the process may have taken
+// away its own rights.
+func removeFolder(folder string) error {
+	if os.RemoveAll(folder) == nil {
+		return nil
+	}
+	// WalkDir reads a folder after the function has seen it, so the rights are
+	// back in time.
+	filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(folder)
+}
+
+// Processes that outlived SIGKILL are reaped when a later run comes by.
+var (
+	abandonedMu sync.Mutex
+	abandoned   []int
+)
+
+func abandon(pid int) {
+	abandonedMu.Lock()
+	defer abandonedMu.Unlock()
+	abandoned = append(abandoned, pid)
+}
+
+func reapAbandoned() {
+	abandonedMu.Lock()
+	defer abandonedMu.Unlock()
+	kept := abandoned[:0]
+	for _, pid := range abandoned {
+		if n, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); n == 0 && err == nil {
+			kept = append(kept, pid)
+		}
+	}
+	abandoned = kept
+}
