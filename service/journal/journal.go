@@ -41,7 +41,8 @@ type BootID string
 // error even if the func hides it.
 type Tx interface {
 	// Now is the store's clock: the wall clock in UTC, cut to milliseconds, held so
-	// that it never runs back within a store's life. It stands still within one Tx.
+	// that it never runs back in a boot, nor in a later one behind what a committed
+	// transaction has seen. It stands still within one Tx.
 	Now() time.Time
 
 	// Append adds an event to the end of a stream. expect is the version that the
@@ -76,7 +77,8 @@ type Store interface {
 	Update(ctx context.Context, f func(Tx) error) error
 
 	// View runs f on a snapshot of what was committed when it began. Append and
-	// Exec return ErrReadOnly. ctx also ends the queries of f.
+	// Exec return ErrReadOnly. ctx also ends the queries of f. f must not open
+	// another View, of which there is a bounded number at a time.
 	View(ctx context.Context, f func(Tx) error) error
 
 	// Tail calls f with each event after a position, in order: first those that

@@ -132,6 +132,21 @@ func group(t *testing.T, s *Store, funcs ...func(journal.Tx) error) []error {
 	return errs
 }
 
+// When a batch's commit is unknown, so is what any of its operations has seen.
+func TestUnknownCommitIsEverybodys(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	s.writer.commit = func() error { return errors.New("disk on fire") }
+	errs := group(t, s,
+		func(tx journal.Tx) error { return tx.Append("a", 0, "test.added", nil) },
+		func(tx journal.Tx) error { return tx.Append("a", 0, "test.added", nil) }, // conflicts with the first
+	)
+	for i, err := range errs {
+		if !errors.Is(err, journal.ErrUnknownCommit) {
+			t.Errorf("operation %d: got %v, want unknown", i, err)
+		}
+	}
+}
+
 func TestOneCommitABatch(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	commits, healthy := 0, s.writer.commit
@@ -199,8 +214,9 @@ func TestPanicInAnUndoneBatch(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	var raised any
 	runs := 0
+	before := 0
 	errs := group(t, s,
-		func(tx journal.Tx) error { return tx.Append("a", 0, "test.added", nil) },
+		func(tx journal.Tx) error { before++; return tx.Append("a", 0, "test.added", nil) },
 		func(tx journal.Tx) error {
 			return tx.Query(`SELECT 1`, func(func(...any) error) error { // unwound with rows open
 				runs++
@@ -216,6 +232,9 @@ func TestPanicInAnUndoneBatch(t *testing.T) {
 	}
 	if errs[0] != nil || errs[2] == nil || errs[3] != nil {
 		t.Errorf("got %v, want only the third to fail", errs)
+	}
+	if before != 2 {
+		t.Errorf("runs of the first: got %d, want 2, since a database error undoes the batch", before)
 	}
 }
 

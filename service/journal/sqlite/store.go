@@ -27,6 +27,9 @@ const (
 	// for damage. A larger one is read only after an unclean end.
 	alwaysCheck = 64 << 20 // bytes
 
+	// keepLog is the size to which the log file is cut back after a burst.
+	keepLog = 64 << 20 // bytes
+
 	// A page of a Tail or Stream ends at either bound, the second after the
 	// event that crosses it.
 	pageEvents = 256
@@ -158,7 +161,7 @@ func (s *Store) open(ctx context.Context, c Config) error {
 			return err
 		}
 	}
-	db := openPool(dsn(c.Path, "rw"), 1)
+	db := openPool(dsn(c.Path, "rw", fmt.Sprintf("journal_size_limit(%d)", keepLog)), 1)
 	s.opened(db.Close)
 	if err := prepareDatabase(ctx, db, c); err != nil {
 		return err

@@ -188,11 +188,8 @@ func (w *writer) attempt(batch []*operation) (again []*operation) {
 			if len(batch) > 1 && !errors.Is(err, journal.ErrUnknownCommit) {
 				return returned(batch, results)
 			}
-			for i := range results {
-				if results[i] == nil {
-					results[i] = err
-				}
-			}
+			tell(batch, err) // what failed by itself may have failed over what is now unknown
+			return nil
 		}
 	} else {
 		w.rollback()

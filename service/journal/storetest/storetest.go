@@ -70,7 +70,7 @@ type Open func(t *testing.T, clock *Clock) journal.Store
 func Run(t *testing.T, open Open) {
 	for _, test := range []struct {
 		name string
-		run  func(*bench)
+		run  func(*trial)
 	}{
 		{"versions count from one and conflicts name both", versions},
 		{"names and bodies out of bounds are refused", bounds},
@@ -106,41 +106,41 @@ func Run(t *testing.T, open Open) {
 					t.Errorf("close: %v", err)
 				}
 			})
-			test.run(&bench{t, s, clock})
+			test.run(&trial{t, s, clock})
 		})
 	}
 }
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// bench is one test's store with the steps that most tests take.
-type bench struct {
+// trial is one test's store with the steps that most tests take.
+type trial struct {
 	*testing.T
 	s     journal.Store
 	clock *Clock
 }
 
-func (b *bench) update(f func(journal.Tx) error) {
+func (b *trial) update(f func(journal.Tx) error) {
 	b.Helper()
 	if err := b.s.Update(b.Context(), f); err != nil {
 		b.Fatalf("update: %v", err)
 	}
 }
 
-func (b *bench) fails(want error, f func(journal.Tx) error) {
+func (b *trial) fails(want error, f func(journal.Tx) error) {
 	b.Helper()
 	if err := b.s.Update(b.Context(), f); !errors.Is(err, want) {
 		b.Fatalf("update: got %v, want %v", err, want)
 	}
 }
 
-func (b *bench) append(stream string, expect int64) {
+func (b *trial) append(stream string, expect int64) {
 	b.Helper()
 	b.update(func(tx journal.Tx) error { return tx.Append(stream, expect, "test.happened", []byte("{}")) })
 }
 
 // count reads a number in a View.
-func (b *bench) count(query string, args ...any) (n int64) {
+func (b *trial) count(query string, args ...any) (n int64) {
 	b.Helper()
 	err := b.s.View(b.Context(), func(tx journal.Tx) (err error) {
 		n, err = number(tx, query, args...)
@@ -162,7 +162,7 @@ func put(tx journal.Tx, name string, amount int64) error {
 	return err
 }
 
-func (b *bench) head() int64 {
+func (b *trial) head() int64 {
 	b.Helper()
 	n, err := b.s.Head(b.Context())
 	if err != nil {
@@ -172,7 +172,7 @@ func (b *bench) head() int64 {
 }
 
 // events reads what is there after a position.
-func (b *bench) events(after int64) []journal.Event {
+func (b *trial) events(after int64) []journal.Event {
 	b.Helper()
 	var all []journal.Event
 	head := b.head()
@@ -193,7 +193,7 @@ func (b *bench) events(after int64) []journal.Event {
 	return all
 }
 
-func versions(b *bench) {
+func versions(b *trial) {
 	b.append("call/1", 0)
 	b.append("call/1", 1)
 	b.append("call/2", journal.Any)
@@ -221,7 +221,7 @@ func versions(b *bench) {
 	}
 }
 
-func bounds(b *bench) {
+func bounds(b *trial) {
 	long := func(n int) string { return strings.Repeat("x", n) }
 	for _, c := range []struct {
 		name, stream, kind string
@@ -256,7 +256,7 @@ func bounds(b *bench) {
 	}
 }
 
-func roundTrip(b *bench) {
+func roundTrip(b *trial) {
 	bodies := [][]byte{nil, {}, []byte(`{"a":1}`), {0, 0xff, 0}, []byte("\x00"), make([]byte, 1<<20)}
 	var want []journal.Event
 	for i, body := range bodies {
@@ -273,7 +273,7 @@ func roundTrip(b *bench) {
 	}
 }
 
-func concurrent(b *bench) {
+func concurrent(b *trial) {
 	const writers, each = 32, 25
 	var group sync.WaitGroup
 	for w := range writers {
@@ -334,7 +334,7 @@ func concurrent(b *bench) {
 
 // together runs the funcs as one batch where the engine makes batches: it holds the
 // writer with an operation of its own until all of them wait.
-func (b *bench) together(funcs ...func(journal.Tx) error) []error {
+func (b *trial) together(funcs ...func(journal.Tx) error) []error {
 	b.Helper()
 	hold, held := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -365,7 +365,7 @@ func (b *bench) together(funcs ...func(journal.Tx) error) []error {
 	return errs
 }
 
-func isolation(b *bench) {
+func isolation(b *trial) {
 	own := errors.New("own")
 	ok := func(i int) func(journal.Tx) error {
 		return func(tx journal.Tx) error {
@@ -438,7 +438,7 @@ func isolation(b *bench) {
 	}
 }
 
-func ownErrors(b *bench) {
+func ownErrors(b *trial) {
 	const n = 20
 	var funcs []func(journal.Tx) error
 	for i := range n {
@@ -459,7 +459,7 @@ func ownErrors(b *bench) {
 	}
 }
 
-func hiddenError(b *bench) {
+func hiddenError(b *trial) {
 	b.update(func(tx journal.Tx) error { return put(tx, "a", 1) })
 	b.fails(journal.ErrConstraint, func(tx journal.Tx) error {
 		_ = put(tx, "a", 2) // taken
@@ -487,7 +487,7 @@ func hiddenError(b *bench) {
 	})
 }
 
-func deferred(b *bench) {
+func deferred(b *trial) {
 	owe := func(name string) func(journal.Tx) error {
 		return func(tx journal.Tx) error {
 			_, err := tx.Exec(`INSERT INTO storetest_debt (name) VALUES ($1)`, name)
@@ -507,7 +507,7 @@ func deferred(b *bench) {
 	}
 }
 
-func panics(b *bench) {
+func panics(b *trial) {
 	raised := func() (r any) {
 		defer func() { r = recover() }()
 		err := b.s.Update(b.Context(), func(tx journal.Tx) error {
@@ -528,7 +528,7 @@ func panics(b *bench) {
 	}
 }
 
-func goexit(b *bench) {
+func goexit(b *trial) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		returned := true
@@ -553,7 +553,7 @@ func goexit(b *bench) {
 	}
 }
 
-func cancelledBefore(b *bench) {
+func cancelledBefore(b *trial) {
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	never := func(journal.Tx) error { b.Error("the func ran"); return nil }
@@ -565,7 +565,7 @@ func cancelledBefore(b *bench) {
 	}
 }
 
-func cancelledQueued(b *bench) {
+func cancelledQueued(b *trial) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -588,7 +588,7 @@ func cancelledQueued(b *bench) {
 	}
 }
 
-func cancelledStarted(b *bench) {
+func cancelledStarted(b *trial) {
 	ctx, cancel := context.WithCancel(b.Context())
 	err := b.s.Update(ctx, func(tx journal.Tx) error {
 		cancel()
@@ -602,7 +602,7 @@ func cancelledStarted(b *bench) {
 	}
 }
 
-func view(b *bench) {
+func view(b *trial) {
 	b.append("s", 0)
 	err := b.s.View(b.Context(), func(tx journal.Tx) error {
 		b.append("s", 1) // committed while the view is open, before it has read
@@ -634,7 +634,7 @@ func view(b *bench) {
 	}
 }
 
-func viewContext(b *bench) {
+func viewContext(b *trial) {
 	ctx, cancel := context.WithCancel(b.Context())
 	err := b.s.View(ctx, func(tx journal.Tx) error {
 		cancel()
@@ -647,7 +647,7 @@ func viewContext(b *bench) {
 	b.append("s", 0)
 }
 
-func forbidden(b *bench) {
+func forbidden(b *trial) {
 	b.append("s", 0)
 	for _, query := range []string{
 		`COMMIT`, `ROLLBACK`, `BEGIN`, `SAVEPOINT x`, `ROLLBACK TO operation`, `RELEASE operation`,
@@ -680,7 +680,7 @@ func forbidden(b *bench) {
 
 type name string
 
-func arguments(b *bench) {
+func arguments(b *trial) {
 	for _, c := range []struct {
 		arg  any
 		want string // read back as text
@@ -707,7 +707,7 @@ func arguments(b *bench) {
 	}
 }
 
-func queries(b *bench) {
+func queries(b *trial) {
 	b.update(func(tx journal.Tx) error { return errors.Join(put(tx, "a", 1), put(tx, "b", 2), put(tx, "c", 3)) })
 	enough := errors.New("enough")
 	check := func(tx journal.Tx) error {
@@ -747,7 +747,7 @@ func queries(b *bench) {
 	}
 }
 
-func over(b *bench) {
+func over(b *trial) {
 	var kept journal.Tx
 	b.update(func(tx journal.Tx) error { kept = tx; return nil })
 	if err := put(kept, "late", 1); !errors.Is(err, journal.ErrInvalid) {
@@ -761,7 +761,7 @@ func over(b *bench) {
 	}
 }
 
-func tail(b *bench) {
+func tail(b *trial) {
 	const first = 600 // more than an engine reads at once
 	b.update(func(tx journal.Tx) error {
 		for i := range first {
@@ -814,7 +814,7 @@ func tail(b *bench) {
 	group.Wait()
 }
 
-func tailEnds(b *bench) {
+func tailEnds(b *trial) {
 	b.append("s", 0)
 	own := errors.New("own")
 	if err := b.s.Tail(b.Context(), 0, func(journal.Event) error { return own }); err != own {
@@ -837,7 +837,7 @@ func tailEnds(b *bench) {
 	}
 }
 
-func stream(b *bench) {
+func stream(b *trial) {
 	const n = 300
 	b.update(func(tx journal.Tx) error {
 		for i := range n {
@@ -871,7 +871,7 @@ func stream(b *bench) {
 	}
 }
 
-func clockBack(b *bench) {
+func clockBack(b *trial) {
 	now := func() (t time.Time) {
 		b.update(func(tx journal.Tx) error {
 			t = tx.Now()
@@ -902,7 +902,7 @@ func clockBack(b *bench) {
 	}
 }
 
-func closing(b *bench) {
+func closing(b *trial) {
 	const n = 20
 	hold, held := make(chan struct{}), make(chan struct{})
 	var group sync.WaitGroup
