@@ -1,0 +1,811 @@
+package harvester
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/maphash"
+	"math/bits"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const maxNesting = 128
+
+// A verdict is how a look at an object ended.
+type verdict uint8
+
+const (
+	unfinished verdict = iota // every byte fits so far
+	atLine                    // as unfinished, and a line feed was just passed (stopAtLine)
+	complete                  // the byte before pos closed the object
+	broken                    // the byte at pos fits no object
+)
+
+// What the next byte may be.
+const (
+	wantOpen  uint8 = iota // the bracket that begins the object
+	wantValue              // a value
+	wantFirst              // a value or ]
+	wantName               // a name
+	wantNamed              // a name or }
+	wantColon              // :
+	wantComma              // , or the closing bracket
+	inString               // from here on a string stands open
+	inEscape               // behind a backslash
+	inHex                  // in the four digits of \u
+	wantLow                // behind a high surrogate: a backslash
+	wantLowU               // and its u
+	inRune                 // in a character of several bytes
+	inLiteral              // in true, false or null
+	inMinus                // from here on in a number
+	inZero
+	inDigits
+	inDot
+	inFraction
+	inE
+	inESign
+	inExponent
+)
+
+// An object recognises one JSON object, or array of call objects, that is
+// valid I-JSON (RFC 7493), one byte after the other. Its text is kept
+// together by the caller, so that names and members are plain offsets.
+type object struct {
+	pos        int // offset of the next byte
+	state      uint8
+	stopAtLine bool
+
+	depth  int
+	braces [maxNesting + 1]bool // at each depth: { rather than [
+
+	// The string being read.
+	isName  bool
+	opened  int // offset behind the opening quote
+	copied  int // in a name with escapes: what is before stands in the arena
+	inArena bool
+
+	digits  uint8  // of \u, seen so far
+	unit    uint16 // their value
+	high    uint16 // a high surrogate that waits for its low one
+	more    uint8  // continuation bytes still due
+	lo, hi  byte   // bounds of the next one
+	char    rune
+	literal string // what remains of it
+
+	names names
+	calls calls
+}
+
+func (o *object) reset(callDepth int, stopAtLine bool) {
+	o.pos, o.state, o.depth, o.stopAtLine = 0, wantOpen, 0, stopAtLine
+	o.inArena = false
+	o.names.reset()
+	o.calls.reset(callDepth)
+}
+
+// inQuotes reports whether a string stands open at pos.
+func (o *object) inQuotes() bool { return o.state >= inString && o.state <= inRune }
+
+// behindBackslash reports whether the byte at pos stands behind a backslash
+// that belongs to a string.
+func (o *object) behindBackslash() bool { return o.state == inEscape || o.state == wantLowU }
+
+// plain marks the bytes that stand for themselves in a string.
+var plain = func() (t [256]bool) {
+	for c := 0x20; c < 0x80; c++ {
+		t[c] = c != '"' && c != '\\'
+	}
+	return t
+}()
+
+var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// unplain has the top bit set in the lowest byte of x that is not plain.
+// Higher bytes may be marked wrongly.
+func unplain(x uint64) uint64 {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	q, b := x^ones*'"', x^ones*'\\'
+	return (x | (x-ones*0x20)&^x | (q-ones)&^q | (b-ones)&^b) & tops
+}
+
+// scan reads on in b, which begins with the object.
+func (o *object) scan(b []byte) verdict {
+	i, state := o.pos, o.state
+	result := unfinished
+loop:
+	for i < len(b) {
+		c := b[i]
+		switch state {
+		case inString:
+			if !plain[c] {
+				switch {
+				case c == '"':
+					if o.isName {
+						if !o.endName(b, i) {
+							result = broken
+							break loop
+						}
+						state = wantColon
+					} else {
+						if o.depth == o.calls.depth {
+							o.calls.end(i + 1)
+						}
+						state = wantComma
+					}
+					i++
+				case c == '\\':
+					if o.isName {
+						o.intoArena(b, i)
+					}
+					state = inEscape
+					i++
+				case c >= 0x80:
+					if !o.lead(c) {
+						result = broken
+						break loop
+					}
+					state = inRune
+					i++
+				default:
+					result = broken
+					break loop
+				}
+				continue
+			}
+			i++
+			for i+8 <= len(b) {
+				if m := unplain(binary.LittleEndian.Uint64(b[i:])); m != 0 {
+					i += bits.TrailingZeros64(m) >> 3
+					continue loop
+				}
+				i += 8
+			}
+			for i < len(b) && plain[b[i]] {
+				i++
+			}
+
+		case wantComma:
+			switch c {
+			case ',':
+				if o.braces[o.depth] {
+					state = wantName
+				} else {
+					state = wantValue
+				}
+				i++
+				continue
+			case '}', ']':
+				if o.braces[o.depth] != (c == '}') {
+					result = broken
+					break loop
+				}
+				i++
+				if o.close(i) {
+					result = complete
+					break loop
+				}
+				continue
+			}
+			goto space
+
+		case wantName, wantNamed:
+			if c == '"' {
+				o.isName = true
+				o.opened = i + 1
+				state = inString
+				i++
+				continue
+			}
+			if c == '}' && state == wantNamed {
+				i++
+				if o.close(i) {
+					result = complete
+					break loop
+				}
+				state = wantComma
+				continue
+			}
+			goto space
+
+		case wantColon:
+			if c == ':' {
+				state = wantValue
+				i++
+				continue
+			}
+			goto space
+
+		case wantValue, wantFirst:
+			if c == '"' {
+				if o.depth == o.calls.depth {
+					o.calls.begin(i)
+				} else if o.depth < o.calls.depth {
+					o.calls.foreign = true
+				}
+				o.isName = false
+				state = inString
+				i++
+				continue
+			}
+			if next := valueStart[c]; next != 0 {
+				if o.depth <= o.calls.depth {
+					o.calls.scalar(o.depth)
+				}
+				switch c {
+				case 't':
+					o.literal = "rue"
+				case 'f':
+					o.literal = "alse"
+				case 'n':
+					o.literal = "ull"
+				}
+				state = next
+				i++
+				continue
+			}
+			switch c {
+			case '{', '[':
+				if o.depth == maxNesting {
+					result = broken
+					break loop
+				}
+				state = o.open(c, i)
+				i++
+				continue
+			case ']':
+				if state == wantFirst {
+					i++
+					if o.close(i) {
+						result = complete
+						break loop
+					}
+					state = wantComma
+					continue
+				}
+			}
+			goto space
+
+		case wantOpen:
+			state = o.open(c, i)
+			i++
+
+		case inDigits, inZero, inFraction, inExponent, inMinus, inDot, inE, inESign:
+			if c >= '0' && c <= '9' {
+				state = digitNext[state]
+				if state == 0 {
+					state, result = inZero, broken
+					break loop
+				}
+				i++
+				continue
+			}
+			switch {
+			case c == '.' && (state == inDigits || state == inZero):
+				state = inDot
+			case c|0x20 == 'e' && (state == inDigits || state == inZero || state == inFraction):
+				state = inE
+			case (c == '+' || c == '-') && state == inE:
+				state = inESign
+			case state == inMinus || state == inDot || state == inE || state == inESign:
+				result = broken
+				break loop
+			default:
+				state = wantComma
+				continue
+			}
+			i++
+
+		case inLiteral:
+			if c != o.literal[0] {
+				result = broken
+				break loop
+			}
+			i++
+			if o.literal = o.literal[1:]; o.literal == "" {
+				state = wantComma
+			}
+
+		case inEscape:
+			e := escapes[c]
+			switch {
+			case e != 0:
+				if o.isName {
+					o.names.arena = append(o.names.arena, e)
+					o.copied = i + 1
+				}
+				state = inString
+			case c == 'u':
+				o.digits, o.unit, o.high = 0, 0, 0
+				state = inHex
+			default:
+				result = broken
+				break loop
+			}
+			i++
+
+		case inHex:
+			next, ok := o.hex(c, i)
+			if !ok {
+				result = broken
+				break loop
+			}
+			state = next
+			i++
+
+		case wantLow:
+			if c != '\\' {
+				result = broken
+				break loop
+			}
+			state = wantLowU
+			i++
+
+		case wantLowU:
+			if c != 'u' {
+				result = broken
+				break loop
+			}
+			o.digits, o.unit = 0, 0
+			state = inHex
+			i++
+
+		case inRune:
+			if c < o.lo || c > o.hi {
+				result = broken
+				break loop
+			}
+			o.lo, o.hi = 0x80, 0xbf
+			if o.more--; o.more == 0 {
+				state = inString
+			}
+			i++
+		}
+		continue
+
+	space:
+		switch c {
+		case '\n':
+			i++
+			if o.stopAtLine {
+				result = atLine
+				break loop
+			}
+			// Pretty-printed text indents what follows.
+			for i < len(b) && b[i] == ' ' {
+				i++
+			}
+		case ' ', '\t', '\r':
+			i++
+		default:
+			result = broken
+			break loop
+		}
+	}
+	o.pos, o.state = i, state
+	return result
+}
+
+var valueStart = func() (t [256]uint8) {
+	for c := '1'; c <= '9'; c++ {
+		t[c] = inDigits
+	}
+	t['-'], t['0'] = inMinus, inZero
+	t['t'], t['f'], t['n'] = inLiteral, inLiteral, inLiteral
+	return t
+}()
+
+// digitNext is the state behind one more digit; none may follow a leading 0.
+var digitNext = [...]uint8{
+	inMinus: inDigits, inDigits: inDigits, inDot: inFraction, inFraction: inFraction,
+	inE: inExponent, inESign: inExponent, inExponent: inExponent, inZero: 0,
+}
+
+func (o *object) open(c byte, i int) uint8 {
+	if o.depth <= o.calls.depth {
+		o.calls.open(o.depth, c, i)
+	}
+	o.depth++
+	if o.braces[o.depth] = c == '{'; o.braces[o.depth] {
+		o.names.open(o.depth)
+		return wantNamed
+	}
+	return wantFirst
+}
+
+// close leaves the innermost bracket, which ended before i.
+func (o *object) close(i int) (done bool) {
+	if o.braces[o.depth] {
+		o.names.close(o.depth)
+	}
+	o.depth--
+	if o.depth <= o.calls.depth {
+		o.calls.close(o.depth, i)
+	}
+	return o.depth == 0
+}
+
+// lead takes the first byte of a character of several bytes (RFC 3629: no
+// overlong forms, no surrogates, nothing above U+10FFFF).
+func (o *object) lead(c byte) bool {
+	o.lo, o.hi = 0x80, 0xbf
+	switch {
+	case c < 0xc2 || c > 0xf4:
+		return false
+	case c < 0xe0:
+		o.more = 1
+	case c < 0xf0:
+		o.more = 2
+		if c == 0xe0 {
+			o.lo = 0xa0
+		} else if c == 0xed {
+			o.hi = 0x9f
+		}
+	default:
+		o.more = 3
+		if c == 0xf0 {
+			o.lo = 0x90
+		} else if c == 0xf4 {
+			o.hi = 0x8f
+		}
+	}
+	return true
+}
+
+// hex takes one digit of \uXXXX. A digit that would make a lone surrogate is
+// refused at once.
+func (o *object) hex(c byte, i int) (next uint8, ok bool) {
+	var v uint16
+	switch {
+	case c >= '0' && c <= '9':
+		v = uint16(c - '0')
+	case c|0x20 >= 'a' && c|0x20 <= 'f':
+		v = uint16(c|0x20-'a') + 10
+	default:
+		return 0, false
+	}
+	o.unit = o.unit<<4 | v
+	o.digits++
+	if o.digits == 1 && o.high != 0 && o.unit != 0xd {
+		return 0, false
+	}
+	if o.digits == 2 && (o.unit >= 0xdc && o.unit <= 0xdf) != (o.high != 0) {
+		return 0, false
+	}
+	if o.digits < 4 {
+		return inHex, true
+	}
+	if o.unit >= 0xd800 && o.unit < 0xdc00 {
+		o.high = o.unit
+		return wantLow, true
+	}
+	if o.isName {
+		r := rune(o.unit)
+		if o.high != 0 {
+			r = utf16.DecodeRune(rune(o.high), r)
+		}
+		o.names.arena = utf8.AppendRune(o.names.arena, r)
+		o.copied = i + 1
+	}
+	return inString, true
+}
+
+// intoArena begins or continues the unescaped copy of a name at the backslash
+// at i.
+func (o *object) intoArena(b []byte, i int) {
+	if !o.inArena {
+		o.inArena = true
+		o.names.mark = len(o.names.arena)
+		o.copied = o.opened
+	}
+	o.names.arena = append(o.names.arena, b[o.copied:i]...)
+	o.copied = i
+}
+
+// endName takes the name whose closing quote stands at i, and reports whether
+// it is new in its object.
+func (o *object) endName(b []byte, i int) bool {
+	text, at := b[o.opened:i], o.opened
+	if o.inArena {
+		o.inArena = false
+		o.names.arena = append(o.names.arena, b[o.copied:i]...)
+		text = o.names.arena[o.names.mark:]
+		at = ^o.names.mark
+	}
+	if !o.names.add(b, text, at, o.depth) {
+		return false
+	}
+	if o.depth == o.calls.depth {
+		o.calls.name(text)
+	}
+	return true
+}
+
+// names holds the names of the objects that stand open, to find one that
+// comes twice. Few names of one object are compared with each other, many
+// through a hash table keyed at random, so that the work stays linear whatever
+// the names are.
+type names struct {
+	list   []name
+	first  [maxNesting + 1]int32 // in list, of the object at each depth
+	hashed [maxNesting + 1]bool  // the object's names are in slots
+	slots  []int32               // open addressing: index in list + 1
+	used   int                   // slots taken
+
+	arena    []byte // names that were written with escapes, unescaped
+	mark     int    // where the one being read begins
+	examined int64  // bytes read again to hash or compare
+}
+
+type name struct {
+	print uint64 // the bytes of a short name, the hash of a longer one
+	at    int32  // offset in the text, or ^offset in the arena
+	len   int32
+	depth uint8
+}
+
+const fewNames = 8
+
+var (
+	seed   = maphash.MakeSeed()
+	secret = [2]uint64{maphash.String(seed, "xor"), maphash.String(seed, "multiply") | 1}
+)
+
+func (n *names) reset() {
+	for d := maxNesting; len(n.list) > 0; d-- {
+		if len(n.list) > int(n.first[d]) && n.list[len(n.list)-1].depth == uint8(d) {
+			n.close(d)
+		}
+	}
+	n.arena = n.arena[:0]
+}
+
+func (n *names) open(depth int) {
+	n.first[depth], n.hashed[depth] = int32(len(n.list)), false
+}
+
+// close forgets the names of the object at depth. Taken out in the opposite
+// order of their coming, they leave no gap in a chain of the table.
+func (n *names) close(depth int) {
+	first := int(n.first[depth])
+	if n.hashed[depth] {
+		for k := len(n.list) - 1; k >= first; k-- {
+			at := n.slot(&n.list[k])
+			for n.slots[at] != int32(k+1) {
+				at = (at + 1) & (len(n.slots) - 1)
+			}
+			n.slots[at] = 0
+			n.used--
+		}
+	}
+	n.list = n.list[:first]
+}
+
+// add reports whether the name is new in the object at depth. Names of the
+// arena stay there until the whole text is done.
+func (n *names) add(b, text []byte, at, depth int) bool {
+	nm := name{at: int32(at), len: int32(len(text)), depth: uint8(depth)}
+	if len(text) <= 8 {
+		for k := len(text) - 1; k >= 0; k-- {
+			nm.print = nm.print<<8 | uint64(text[k])
+		}
+	} else {
+		nm.print = maphash.Bytes(seed, text)
+		n.examined += int64(len(text))
+	}
+	if !n.hashed[depth] {
+		mine := n.list[n.first[depth]:]
+		for k := range mine {
+			if n.same(b, text, &mine[k], &nm) {
+				return false
+			}
+		}
+		n.list = append(n.list, nm)
+		if len(mine) == fewNames {
+			n.hashed[depth] = true
+			for k := int(n.first[depth]); k < len(n.list); k++ {
+				n.insert(k)
+			}
+		}
+		return true
+	}
+	for at := n.slot(&nm); n.slots[at] != 0; at = (at + 1) & (len(n.slots) - 1) {
+		if n.same(b, text, &n.list[n.slots[at]-1], &nm) {
+			return false
+		}
+	}
+	n.list = append(n.list, nm)
+	n.insert(len(n.list) - 1)
+	return true
+}
+
+// same compares text, which is nm's, with the older name old.
+func (n *names) same(b, text []byte, old, nm *name) bool {
+	if old.print != nm.print || old.len != nm.len || old.depth != nm.depth {
+		return false
+	}
+	if len(text) <= 8 {
+		return true
+	}
+	n.examined += int64(len(text))
+	if old.at < 0 {
+		return string(n.arena[^old.at:^old.at+old.len]) == string(text)
+	}
+	return string(b[old.at:old.at+old.len]) == string(text)
+}
+
+func (n *names) slot(nm *name) int {
+	hi, lo := bits.Mul64(nm.print^secret[0], secret[1]+uint64(nm.depth)<<1)
+	return int(hi^lo) & (len(n.slots) - 1)
+}
+
+func (n *names) insert(k int) {
+	if 2*(n.used+1) > len(n.slots) {
+		n.slots = make([]int32, max(64, 2*len(n.slots)))
+		n.used = 0
+		for j := range k {
+			if n.hashed[n.list[j].depth] {
+				n.put(j)
+			}
+		}
+	}
+	n.put(k)
+}
+
+func (n *names) put(k int) {
+	at := n.slot(&n.list[k])
+	for n.slots[at] != 0 {
+		at = (at + 1) & (len(n.slots) - 1)
+	}
+	n.slots[at] = int32(k + 1)
+	n.used++
+}
+
+// A span is a part of the text of an object; the zero span is absent.
+type span struct{ from, to int32 }
+
+func (s span) of(b []byte) []byte { return b[s.from:s.to:s.to] }
+
+// A call is the members of one call object.
+type call struct{ op, params, key, id span }
+
+// calls notes the members of call objects while their text is recognised, so
+// that it is read once. depth is that of the members: 1 for a call object, 2
+// for an array of them; 0 when the text is no call.
+type calls struct {
+	depth   int
+	list    []call
+	member  *span
+	foreign bool // something that no call object holds
+}
+
+func (c *calls) reset(depth int) {
+	c.depth, c.list, c.member, c.foreign = depth, c.list[:0], nil, false
+}
+
+func (c *calls) open(depth int, bracket byte, i int) {
+	switch {
+	case depth == c.depth:
+		if c.depth > 0 {
+			c.begin(i)
+		}
+	case depth == c.depth-1 && bracket == '{':
+		c.list = append(c.list, call{})
+		c.member = nil
+	case depth == c.depth-1:
+		c.foreign = true
+	}
+}
+
+func (c *calls) close(depth, i int) {
+	if depth == c.depth {
+		c.end(i)
+	}
+}
+
+func (c *calls) name(text []byte) {
+	c.member = nil
+	if len(c.list) == 0 {
+		c.foreign = true
+		return
+	}
+	last := &c.list[len(c.list)-1]
+	switch string(text) {
+	case "op":
+		c.member = &last.op
+	case "params":
+		c.member = &last.params
+	case "key":
+		c.member = &last.key
+	case "id":
+		c.member = &last.id
+	default:
+		c.foreign = true
+	}
+}
+
+func (c *calls) begin(i int) {
+	if c.member != nil {
+		c.member.from = int32(i)
+	}
+}
+
+func (c *calls) end(i int) {
+	if c.member != nil {
+		c.member.to = int32(i)
+		c.member = nil
+	}
+}
+
+// scalar meets a number or literal, which no call object holds.
+func (c *calls) scalar(depth int) {
+	if c.depth > 0 {
+		c.foreign = true
+	}
+}
+
+// directives appends the calls of w, which was recognised whole, to list. It
+// reports whether w is a call object or an array of them, and how many bytes
+// it read again.
+func (c *calls) directives(list []Directive, w []byte) (_ []Directive, examined int, ok bool) {
+	if c.foreign {
+		return list, 0, false
+	}
+	for k := range c.list {
+		d, n, ok := c.list[k].directive(w)
+		examined += n
+		if !ok {
+			return list, examined, false
+		}
+		list = append(list, d)
+	}
+	return list, examined, true
+}
+
+func (c *call) directive(w []byte) (d Directive, examined int, ok bool) {
+	op, n, ok := unquote(c.op.of(w), maxOp)
+	if !ok || opByte[op[0]] != opStart {
+		return d, n, false
+	}
+	for _, b := range []byte(op) {
+		if opByte[b] == 0 {
+			return d, n, false
+		}
+	}
+	d = Directive{Op: op, Params: []byte("{}")}
+	examined = n
+	if c.params.to > 0 {
+		if w[c.params.from] != '{' {
+			return d, examined, false
+		}
+		d.Params = c.params.of(w)
+	}
+	if c.key.to > 0 {
+		d.Key, n, ok = unquote(c.key.of(w), maxID)
+		examined += n
+	}
+	if c.id.to > 0 && ok {
+		d.ID, n, ok = unquote(c.id.of(w), maxID)
+		examined += n
+	}
+	return d, examined, ok
+}
+
+// unquote returns the text of a JSON string that was recognised as valid. It
+// is not ok if the text is empty or longer than limit bytes, or if quoted is
+// another value. examined is how many bytes it read.
+func unquote(quoted []byte, limit int) (text string, examined int, ok bool) {
+	if len(quoted) < 3 || quoted[0] != '"' || len(quoted) > 6*limit+2 {
+		return "", 0, false
+	}
+	examined = len(quoted)
+	inner := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(inner, '\\') >= 0 {
+		var err error
+		if inner, err = jsontext.AppendUnquote(nil, quoted); err != nil {
+			return "", examined, false
+		}
+	}
+	return string(inner), examined, len(inner) <= limit
+}
