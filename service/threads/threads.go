@@ -1,0 +1,375 @@
+package threads
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/oklog/ulid/v2"
+
+	"inband/envelope"
+	"inband/failpoint"
+	"inband/harvester"
+	"inband/ops"
+	"inband/service"
+	"inband/service/access"
+	"inband/service/journal"
+)
+
+//go:embed schema
+var schema embed.FS
+
+// Schema returns the tables of this package, for the store to create.
+func Schema() journal.Schema {
+	sub, err := fs.Sub(schema, "schema")
+	if err != nil {
+		panic(err) // embedded
+	}
+	return journal.Schema{Name: "threads", FS: sub}
+}
+
+// Adaptor is the name of the built-in rooms as an adaptor.
+const Adaptor = "rooms"
+
+// Bounds of a reply.
+const (
+	// MaxDirectives is how many directives of one reply become calls (rule R8).
+	// The rest is reported in the thread and not run.
+	MaxDirectives = 8
+	// MaxText bounds the text of a reply, in bytes.
+	MaxText = 1 << 20
+	// MaxMessage bounds a message id, in bytes.
+	MaxMessage = 256
+)
+
+// Reply is one message of one agent. Exactly one of Room, which begins a thread
+// there, and Thread, which continues one, is set.
+type Reply struct {
+	Agent   ops.IdentityID
+	Room    string // [a-z0-9][a-z0-9._-]*, at most 64 bytes
+	Thread  string
+	Message string // the sender's id for it, 1 to MaxMessage bytes
+	Text    string // UTF-8, at most MaxText bytes
+}
+
+// Ack says what became of a reply. It is the same each time the reply is handed in,
+// Duplicate and Edited aside.
+type Ack struct {
+	Reply     string    `json:"reply"` // the id of its post
+	Room      string    `json:"room"`
+	Thread    string    `json:"thread"`
+	Message   string    `json:"message"`
+	Duplicate bool      `json:"duplicate"`        // it was taken before, and nothing ran now
+	Edited    bool      `json:"edited,omitempty"` // a duplicate whose text differs; the first text stands
+	Broken    int       `json:"broken"`           // directives that are no valid JSON, ignored (decision D4)
+	OverLimit int       `json:"over_limit"`       // directives beyond MaxDirectives, not run
+	Calls     []AckCall `json:"calls"`
+}
+
+// AckCall is one call of a reply, as it stood when the reply was taken.
+type AckCall struct {
+	Call    ops.CallID `json:"call"`
+	Op      ops.OpName `json:"op"`
+	Form    string     `json:"form"`
+	Ordinal int        `json:"ordinal"`
+	State   ops.State  `json:"state"`
+	Start   int64      `json:"start"` // bytes of the text
+	End     int64      `json:"end"`
+	Fault   *ops.Fault `json:"fault,omitempty"`
+}
+
+// Config is what Threads needs.
+type Config struct {
+	Store journal.Store // with Schema, service.Schema and access.Schema
+	Door  *service.Door // not started yet
+	Log   *slog.Logger
+	// ExecHosts are the hosts whose /exec a curl command in a reply may name, as
+	// in harvester.Config.
+	ExecHosts []string
+}
+
+// Threads is the replies, rooms and outbox of a store. Make it with New before the
+// door is started, then Start it.
+type Threads struct {
+	store     journal.Store
+	door      *service.Door
+	log       *slog.Logger
+	execHosts []string
+
+	life context.Context
+	stop context.CancelFunc
+	work sync.WaitGroup
+}
+
+// New returns the threads over cfg. It has the door write results into the outbox.
+func New(cfg Config) (*Threads, error) {
+	if cfg.Store == nil || cfg.Door == nil || cfg.Log == nil {
+		return nil, errors.New("threads: want a store, a door and a log")
+	}
+	t := &Threads{store: cfg.Store, door: cfg.Door, log: cfg.Log, execHosts: cfg.ExecHosts}
+	t.life, t.stop = context.WithCancel(context.Background())
+	cfg.Door.OnSettle(t.enqueueResult)
+	return t, nil
+}
+
+// Start begins to deliver what the outbox holds.
+func (t *Threads) Start(ctx context.Context) error {
+	head, err := t.store.Head(ctx)
+	if err != nil {
+		return fmt.Errorf("start the outbox: %w", err)
+	}
+	t.work.Go(func() { t.deliver(head) })
+	return nil
+}
+
+// Close stops the delivery after what is under way. What stays in the outbox is
+// delivered after the next start.
+func (t *Threads) Close() {
+	t.stop()
+	t.work.Wait()
+}
+
+var roomName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// check refuses a reply that cannot be taken, whoever hands it in.
+func (r Reply) check() *ops.Fault {
+	switch {
+	case !r.Agent.Valid():
+		return ops.Faultf(ops.BadRequest, "agent: want the id of the agent that wrote the reply")
+	case (r.Room == "") == (r.Thread == ""):
+		return ops.Faultf(ops.BadRequest, "want either room, to begin a thread, or thread, to continue one")
+	case r.Room != "" && !roomName.MatchString(r.Room):
+		return ops.Faultf(ops.BadRequest, "room: want a-z, 0-9, then also . _ -, at most 64 bytes")
+	case r.Message == "" || len(r.Message) > MaxMessage:
+		return ops.Faultf(ops.BadRequest, "message: want your id for this message, 1 to %d bytes; the same id is never run twice", MaxMessage)
+	case !printable(r.Message):
+		return ops.Faultf(ops.BadRequest, "message: want printable UTF-8")
+	case len(r.Text) > MaxText:
+		return ops.Faultf(ops.TooLarge, "text: longer than %d bytes", MaxText).With("max", MaxText)
+	case !utf8.ValidString(r.Text):
+		return ops.Faultf(ops.BadRequest, "text: not valid UTF-8")
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
+// harvest finds the directives of text: the first MaxDirectives of them, and how
+// many more and how many broken ones there are.
+func (t *Threads) harvest(text string) (first []harvester.Directive, more, broken int) {
+	all, stats := harvester.All([]byte(text), harvester.Config{ExecHosts: t.execHosts})
+	if len(all) > MaxDirectives {
+		return all[:MaxDirectives], len(all) - MaxDirectives, stats.Broken
+	}
+	return all, 0, stats.Broken
+}
+
+// Take takes a reply from by: the agent itself, a bridge that it is enrolled with,
+// or an operator. When it returns, the reply is durable and its calls are, and they
+// run; their results go to the thread.
+//
+// A message id that is known leads to the first acknowledgement, marked as a
+// duplicate, and nothing runs, whatever the text is now. An agent that does not
+// exist or that by may not speak for is NotPermitted; a thread that the agent takes
+// no part in is NotFound.
+func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, error) {
+	if fault := r.check(); fault != nil {
+		return Ack{}, fault
+	}
+	directives, more, broken := t.harvest(r.Text)
+	agent := ops.Identity{ID: r.Agent, Role: ops.Agent}
+	hash := textHash(r.Text)
+
+	room, thread := r.Room, NewThreadID()
+	if r.Thread != "" {
+		thread = r.Thread
+		var err error
+		if room, err = t.roomOf(ctx, thread); err != nil {
+			return Ack{}, err
+		}
+	}
+	orders := t.orders(agent, room, thread, r.Message, directives)
+	var ack Ack
+	var tickets []service.Ticket
+	err := t.store.Update(ctx, func(tx journal.Tx) error {
+		ack, tickets = Ack{}, nil
+		if err := maySpeak(tx, by, agent); err != nil {
+			return err
+		}
+		if r.Thread != "" {
+			if err := takesPart(tx, thread, agent.ID); err != nil {
+				return err
+			}
+		}
+		earlier, found, err := earlierAck(tx, room, r, hash)
+		if err != nil || found {
+			ack = earlier
+			return err
+		}
+		if r.Thread == "" {
+			if err := openThread(tx, room, thread); err != nil {
+				return err
+			}
+		}
+		ack = Ack{Room: room, Thread: thread, Message: r.Message, Broken: broken, OverLimit: more, Calls: []AckCall{}}
+		if ack.Reply, err = addPost(tx, post{thread: thread, kind: "reply", author: agent, body: r.Text, message: r.Message}); err != nil {
+			return err
+		}
+		if tickets, err = t.door.Admit(tx, orders...); err != nil {
+			return err
+		}
+		for i, ticket := range tickets {
+			d := directives[i]
+			call := AckCall{Call: ticket.Call, Op: ticket.Op, Form: string(d.Form), Ordinal: i + 1, State: ticket.State, Start: d.Start, End: d.End}
+			if ticket.Outcome != nil {
+				call.Fault = ticket.Outcome.Fault
+			}
+			ack.Calls = append(ack.Calls, call)
+		}
+		if more > 0 {
+			note := envelope.Note("%d more directives of this reply were not run: one reply may hold %d.", more, MaxDirectives)
+			if err := enqueue(tx, "note", ack.Reply, ops.Address{Adaptor: Adaptor, Opaque: thread}, note); err != nil {
+				return err
+			}
+		}
+		return keepAck(tx, r, hash, ack)
+	})
+	if err != nil {
+		return Ack{}, err
+	}
+	failpoint.Here("threads.reply-taken")
+	t.door.Run(tickets...)
+	return ack, nil
+}
+
+// orders makes calls of directives. Their keys derive from where they stand, so
+// that no redelivery can make them run again.
+func (t *Threads) orders(agent ops.Identity, room, thread, message string, directives []harvester.Directive) []service.Order {
+	orders := make([]service.Order, len(directives))
+	for i, d := range directives {
+		source := fmt.Sprintf("%s/%s/%s#%d", Adaptor, room, message, i+1)
+		orders[i] = t.door.Prepare(ops.Call{
+			Op: ops.OpName(d.Op), By: agent, Params: json.RawMessage(d.Params), Key: source,
+			From: ops.Origin{Source: source, Answer: &ops.Address{Adaptor: Adaptor, Opaque: thread}, Root: source},
+		})
+	}
+	return orders
+}
+
+// maySpeak decides whether by may hand in a reply of agent.
+func maySpeak(tx journal.Tx, by, agent ops.Identity) error {
+	who, known, err := access.Live(tx, agent.ID)
+	if err != nil {
+		return err
+	}
+	enrolled, err := access.Enrolled(tx, by.ID, agent.ID)
+	if err != nil {
+		return err
+	}
+	speaker, live, err := access.Live(tx, by.ID)
+	if err != nil {
+		return err
+	}
+	allowed := live && speaker == by && access.Decide(access.Request{By: by, Action: access.Reply, Owner: agent.ID, Enrolled: enrolled}).Allowed
+	// One fault for all: who may not speak for an agent need not learn that it exists.
+	if !allowed || !known || who != agent {
+		return ops.Faultf(ops.NotPermitted, "%s may not hand in replies of agent %q, or there is no such agent", by, agent.ID)
+	}
+	return nil
+}
+
+// roomOf returns the room of a thread, "" if there is no such thread. A thread never
+// changes its room.
+func (t *Threads) roomOf(ctx context.Context, thread string) (room string, err error) {
+	err = t.store.View(ctx, func(tx journal.Tx) error {
+		return tx.Query(`SELECT room FROM thread WHERE id = $1`, func(scan func(...any) error) error { return scan(&room) }, thread)
+	})
+	return room, err
+}
+
+// takesPart returns NotFound unless who takes part in thread.
+func takesPart(tx journal.Tx, thread string, who ops.IdentityID) error {
+	n := 0
+	if err := tx.Query(`SELECT count(*) FROM participant WHERE thread = $1 AND identity = $2`,
+		func(scan func(...any) error) error { return scan(&n) }, thread, string(who)); err != nil {
+		return err
+	}
+	if n == 0 {
+		return unknownThread(thread)
+	}
+	return nil
+}
+
+// earlierAck looks for the acknowledgement of a reply with the same message id. An
+// edit is recorded and never run.
+func earlierAck(tx journal.Tx, room string, r Reply, hash string) (ack Ack, found bool, err error) {
+	var stored, storedHash string
+	err = tx.Query(`SELECT ack, text_hash FROM reply WHERE adaptor = $1 AND room = $2 AND agent = $3 AND message = $4`,
+		func(scan func(...any) error) error { return scan(&stored, &storedHash) }, Adaptor, room, string(r.Agent), r.Message)
+	if err != nil || stored == "" {
+		return Ack{}, false, err
+	}
+	if err := json.Unmarshal([]byte(stored), &ack); err != nil {
+		return Ack{}, false, fmt.Errorf("acknowledgement of message %q: %w", r.Message, err)
+	}
+	ack.Duplicate = true
+	if hash != storedHash {
+		ack.Edited = true
+		err = event(tx, ack.Thread, "reply.edited", map[string]any{"thread": ack.Thread, "message": r.Message, "reply": ack.Reply, "sha256": hash})
+	}
+	return ack, true, err
+}
+
+func keepAck(tx journal.Tx, r Reply, hash string, ack Ack) error {
+	b, err := json.Marshal(ack)
+	if err != nil {
+		return fmt.Errorf("acknowledgement of message %q: %w", r.Message, err)
+	}
+	if _, err := tx.Exec(`INSERT INTO reply (adaptor, room, agent, message, thread, text_hash, ack) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		Adaptor, ack.Room, string(r.Agent), r.Message, ack.Thread, hash, string(b)); err != nil {
+		return err
+	}
+	return event(tx, ack.Thread, "reply.taken", map[string]any{
+		"thread": ack.Thread, "message": r.Message, "reply": ack.Reply, "agent": r.Agent,
+		"calls": len(ack.Calls), "broken": ack.Broken, "over_limit": ack.OverLimit,
+	})
+}
+
+func textHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// NewThreadID returns a fresh id of a thread, "t-" and a lower-case ULID.
+func NewThreadID() string { return "t-" + strings.ToLower(ulid.Make().String()) }
+
+func newPostID() string { return "r-" + strings.ToLower(ulid.Make().String()) }
+
+func unknownThread(id string) *ops.Fault {
+	if len(id) > 64 || !printable(id) {
+		return ops.Faultf(ops.NotFound, "there is no such thread")
+	}
+	return ops.Faultf(ops.NotFound, "there is no thread %q", id)
+}
+
+// event appends to the stream of a thread. Bodies say what happened, not what was
+// written.
+func event(tx journal.Tx, thread, kind string, body any) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", kind, err)
+	}
+	return tx.Append("thread/"+thread, journal.Any, kind, b)
+}
