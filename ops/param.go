@@ -98,6 +98,11 @@ func (p *Param) compile() error {
 		if p.Max < 1 || p.Max > MaxString {
 			return bad("a pattern needs max, 1 to %d bytes", MaxString)
 		}
+		// Alone first: "a)|(b" is an expression only between our parentheses, and
+		// there it is no longer held to the whole string.
+		if _, err := regexp.Compile(p.Pattern); err != nil {
+			return bad("pattern: %v", err)
+		}
 		re, err := regexp.Compile(`^(?:` + p.Pattern + `)$`)
 		if err != nil {
 			return bad("pattern: %v", err)
@@ -343,7 +348,7 @@ func Canonical(raw json.RawMessage) (json.RawMessage, *Fault) {
 		case '0':
 			if !safeNumber(json.Number(tok.String())) {
 				at := clip(string(d.StackPointer()))
-				return nil, Faultf(IntegerOutOfRange, "the number at %q lies beyond ±2^53, where its value would not be kept", at).
+				return nil, Faultf(IntegerOutOfRange, "the number at %q would not keep its value: it lies beyond ±2^53, or rounds to an integer", at).
 					With("pointer", at).With("want", "an integer within ±9007199254740991, or the value as a string")
 			}
 		}
@@ -368,18 +373,23 @@ func syntaxFault(d *jsontext.Decoder, err error) *Fault {
 		With("pointer", at).With("want", "one JSON object")
 }
 
-// safeNumber reports whether n keeps its value in canonical form: it is within
-// ±MaxInt, or it is no integer and a finite double.
+// safeNumber reports whether n keeps its meaning in canonical form, which is that
+// of the nearest double: an integer within ±MaxInt stays what it is, and what is
+// not an integer does not become one by rounding.
 func safeNumber(n json.Number) bool {
 	f, err := n.Float64()
-	if err != nil || math.IsInf(f, 0) {
+	if err != nil || math.Abs(f) > MaxInt {
 		return false
 	}
-	if math.Abs(f) <= MaxInt {
-		r, ok := exact(n)
-		return !ok || !r.IsInt() || r.Num().CmpAbs(big.NewInt(MaxInt)) <= 0
+	r, ok := exact(n)
+	if !ok { // an exponent of four digits and yet a double: zero, or next to it
+		digits, _, _ := strings.Cut(strings.ToLower(string(n)), "e")
+		return strings.Trim(digits, "-0.") == ""
 	}
-	return false
+	if r.IsInt() {
+		return r.Num().CmpAbs(big.NewInt(MaxInt)) <= 0
+	}
+	return f != math.Trunc(f)
 }
 
 // Schema returns the JSON Schema 2020-12 of the params object. A value is valid
@@ -425,14 +435,14 @@ func (p *Param) schema() map[string]any {
 		s["type"], s["enum"] = "string", p.Values
 	case Pattern:
 		s["type"], s["pattern"], s["maxLength"] = "string", `^(?:`+p.Pattern+`)$`, p.Max
-		s["not"] = map[string]any{"pattern": `^-|[\u0000-\u001f\u007f-\u009f]`}
+		s["not"] = map[string]any{"pattern": `^-|[\x00-\x1f\x7f-\x9f]`}
 	case Int:
 		s["type"], s["minimum"], s["maximum"] = "integer", p.Min, p.Max
 	case Bool:
 		s["type"] = "boolean"
 	case Text:
 		s["type"], s["maxLength"] = "string", p.Max
-		s["not"] = map[string]any{"pattern": `[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]`}
+		s["not"] = map[string]any{"pattern": `[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]`}
 	}
 	return s
 }

@@ -1,0 +1,711 @@
+package ops
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Bounds on op files.
+const (
+	// MaxFile is the longest op file, in bytes.
+	MaxFile = 1 << 20
+	// MaxOutput is the most output an op may ask to keep, in bytes.
+	MaxOutput = 4 << 20
+	// DefaultOutput is what is kept when the op file does not say.
+	DefaultOutput = 256 << 10
+	// MinTimeout and MaxTimeout bound an op's timeout.
+	MinTimeout = time.Millisecond
+	MaxTimeout = 10 * time.Minute
+)
+
+// File is an op file that has passed every check.
+type File struct {
+	Name     string // as it was read, for messages
+	Provider string
+	Title    string
+	Ops      []Definition // in the order of the file
+}
+
+// Definition is an op and the place where it is defined.
+type Definition struct {
+	Op
+	File string
+	Line int
+}
+
+// FileError is one thing that is wrong with an op file.
+type FileError struct {
+	File    string
+	Line    int    // from 1
+	Message string // what is wrong, and what to do
+}
+
+// Error returns "FILE:LINE: what, and what to do".
+func (e *FileError) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message) }
+
+// FileErrors is everything that is wrong with the op files that were read, in
+// the order of the files and their lines.
+type FileErrors []*FileError
+
+// Error returns the errors, one a line.
+func (es FileErrors) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the single errors.
+func (es FileErrors) Unwrap() []error {
+	errs := make([]error, len(es))
+	for i, e := range es {
+		errs[i] = e
+	}
+	return errs
+}
+
+// ReadDir reads every .yaml file of fsys, in the order of their names; it does
+// not look into folders below. It returns the files and a nil error, or
+// FileErrors with everything that is wrong with any of them: a folder with one
+// bad file yields no ops. A name or an alias that two ops have is an error that
+// names both places.
+func ReadDir(fsys fs.FS) ([]File, error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return nil, fmt.Errorf("read the op folder: %w", err)
+	}
+	var files []File
+	var all FileErrors
+	for _, e := range entries {
+		name := e.Name()
+		ext := path.Ext(name)
+		switch {
+		case strings.HasPrefix(name, "."):
+			continue
+		case ext != ".yaml" && (strings.EqualFold(ext, ".yaml") || strings.EqualFold(ext, ".yml")):
+			all = append(all, &FileError{name, 1, "the name does not end in .yaml, so it would not be read; rename it"})
+			continue
+		case ext != ".yaml":
+			continue
+		}
+		data, problem := slurp(fsys, name)
+		if problem != "" {
+			all = append(all, &FileError{name, 1, problem})
+			continue
+		}
+		f, err := ReadFile(name, data)
+		var es FileErrors
+		if errors.As(err, &es) {
+			all = append(all, es...)
+			continue
+		}
+		files = append(files, f)
+	}
+	all = append(all, duplicates(files)...)
+	if len(all) > 0 {
+		return nil, all
+	}
+	return files, nil
+}
+
+// slurp returns a file's bytes, or why it is not read.
+func slurp(fsys fs.FS, name string) ([]byte, string) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, "cannot be read: " + err.Error()
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, "cannot be read: " + err.Error()
+	case !info.Mode().IsRegular():
+		return nil, "is not a regular file; put the op file itself here"
+	case info.Mode().Perm()&0o002 != 0:
+		return nil, "anybody may write to it; chmod o-w it"
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, "cannot be read: " + err.Error()
+	}
+	return data, ""
+}
+
+// duplicates returns an error for each name that is given twice.
+func duplicates(files []File) (errs FileErrors) {
+	type place struct {
+		file string
+		line int
+	}
+	first := map[OpName]place{}
+	for _, f := range files {
+		for _, d := range f.Ops {
+			for _, name := range append([]OpName{d.Name}, d.Aliases...) {
+				if at, taken := first[name]; taken {
+					errs = append(errs, &FileError{d.File, d.Line,
+						fmt.Sprintf("the name %s is taken at %s:%d; choose another", name, at.file, at.line)})
+					continue
+				}
+				first[name] = place{d.File, d.Line}
+			}
+		}
+	}
+	return errs
+}
+
+// ReadFile reads one op file. name is for messages. It returns the file and a
+// nil error, or FileErrors.
+//
+// The reading is strict: what this version does not know or does not enforce is
+// an error and never ignored. The examples are run, and each parameter is tried
+// with values that no op may accept.
+func ReadFile(name string, data []byte) (File, error) {
+	r := &fileReader{file: name}
+	f := File{Name: name}
+	root := readYAML(data, r.bad)
+	if root != nil {
+		r.top(root, &f)
+	}
+	if len(r.errs) == 0 {
+		r.errs = duplicates([]File{f})
+	}
+	if len(r.errs) > 0 {
+		slices.SortStableFunc(r.errs, func(a, b *FileError) int { return a.Line - b.Line })
+		return File{}, r.errs
+	}
+	return f, nil
+}
+
+// fileReader turns the checked tree of one file into ops.
+type fileReader struct {
+	file string
+	errs FileErrors
+}
+
+func (r *fileReader) bad(line int, format string, args ...any) {
+	const most = 100 // a file with more is not corrected by reading them all
+	if len(r.errs) < most {
+		r.errs = append(r.errs, &FileError{r.file, line, fmt.Sprintf(format, args...)})
+	}
+}
+
+// fields are the keys that a mapping may have, each with what reads its value.
+type fields map[string]func(*node)
+
+// later are keys and types of op files that a later version will enforce. To
+// accept them now would promise what is not kept.
+var later = []string{"limits", "fs", "network", "run_as", "env", "concurrency", "rate", "sandbox", "publish", "checks",
+	"sha256", "stdin", "enabled"}
+
+// mapping reads n as a mapping with the given keys, of which those named must be
+// there.
+func (r *fileReader) mapping(n *node, what string, known fields, required ...string) {
+	if n.kind != mappingNode {
+		r.want(n, what, "a mapping of "+strings.Join(sorted(known), ", "))
+		return
+	}
+	for _, e := range n.entries {
+		read, ok := known[e.key]
+		switch {
+		case ok:
+			read(e.value)
+		case slices.Contains(later, e.key):
+			r.bad(e.line, "this version does not enforce %s; remove it, or use a version that does", e.key)
+		default:
+			hint := "the keys here are " + strings.Join(sorted(known), ", ")
+			for k := range known {
+				if strings.EqualFold(k, e.key) {
+					hint = "write " + k
+				}
+			}
+			r.bad(e.line, "unknown key %q in %s; %s", clip(e.key), what, hint)
+		}
+	}
+	for _, key := range required {
+		if n.find(key) == nil {
+			r.bad(n.line, "%s has no %s; add it", what, key)
+		}
+	}
+}
+
+func sorted(known fields) []string {
+	var names []string
+	for k := range known {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (r *fileReader) want(n *node, what, want string) {
+	if n.kind != brokenNode {
+		r.bad(n.line, "%s is %s; want %s", what, n.describe(), want)
+	}
+}
+
+// text reads a string of one line.
+func (r *fileReader) text(n *node, what string, most int) string {
+	if n.kind != stringNode {
+		r.want(n, what, "a string (quote it)")
+		return ""
+	}
+	switch {
+	case len(n.text) > most:
+		r.bad(n.line, "%s is longer than %d bytes; shorten it", what, most)
+	case strings.ContainsFunc(n.text, unicode.IsControl):
+		r.bad(n.line, "%s holds a control character; remove it", what)
+	}
+	return n.text
+}
+
+func (r *fileReader) bool(n *node, what string) bool {
+	if n.kind != boolNode {
+		r.want(n, what, "true or false")
+	}
+	return n.text == "true"
+}
+
+// list reads a sequence of strings.
+func (r *fileReader) list(n *node, what string, most, mostEach int) []string {
+	if n.kind != sequenceNode {
+		r.want(n, what, "a list of strings")
+		return nil
+	}
+	if len(n.items) > most {
+		r.bad(n.line, "%s has more than %d entries; shorten it", what, most)
+		return nil
+	}
+	var out []string
+	for _, item := range n.items {
+		if s := r.text(item, "an entry of "+what, mostEach); item.kind == stringNode {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+var providerName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+
+func (r *fileReader) top(root *node, f *File) {
+	var opsNode *node
+	r.mapping(root, "the file", fields{
+		"provider": func(n *node) {
+			f.Provider = r.text(n, "provider", 64)
+			switch {
+			case n.kind != stringNode:
+			case !providerName.MatchString(f.Provider):
+				r.bad(n.line, "provider %q: want lower-case letters, digits and -, beginning with a letter", f.Provider)
+			case f.Provider == NativeProvider:
+				r.bad(n.line, "provider %s is the gateway's own; choose another", NativeProvider)
+			}
+		},
+		"title": func(n *node) { f.Title = r.text(n, "title", 200) },
+		"ops":   func(n *node) { opsNode = n },
+	}, "provider", "ops")
+	if opsNode == nil {
+		return
+	}
+	if opsNode.kind != mappingNode || len(opsNode.entries) == 0 {
+		r.want(opsNode, "ops", "a mapping with an op under each name")
+		return
+	}
+	for _, e := range opsNode.entries {
+		before := len(r.errs)
+		op := r.op(e, f.Provider)
+		if len(r.errs) == before {
+			r.prove(e, &op)
+		}
+		f.Ops = append(f.Ops, Definition{Op: op, File: r.file, Line: e.line})
+	}
+}
+
+var mediaType = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]*/[a-z0-9][a-z0-9.+-]*$`)
+
+func (r *fileReader) op(e entry, provider string) Op {
+	op := Op{Name: OpName(e.key), Provider: provider, Timeout: DefaultTimeout,
+		Command: &Command{OutputMax: DefaultOutput, Kind: "text/plain"}}
+	if !op.Name.Valid() {
+		r.bad(e.line, "op name %q: want a letter or _, then letters, digits or any of _.:/-, at most %d bytes", clip(e.key), MaxNameLen)
+	}
+	what := "op " + clip(e.key)
+	var params, argv *node
+	unsupported := false
+	r.mapping(e.value, what, fields{
+		"summary": func(n *node) {
+			if op.Summary = r.text(n, "summary", 300); n.kind == stringNode && op.Summary == "" {
+				r.bad(n.line, "summary is empty; say in a sentence what the op does")
+			}
+		},
+		"side_effecting": func(n *node) { op.SideEffecting = r.bool(n, "side_effecting") },
+		"params":         func(n *node) { params = n },
+		"argv":           func(n *node) { argv = n },
+		"end_of_options": func(n *node) {
+			why, ok := strings.CutPrefix(r.text(n, "end_of_options", 300), "unsupported because ")
+			if n.kind == stringNode && (!ok || strings.TrimSpace(why) == "") {
+				r.bad(n.line, "end_of_options: want \"unsupported because\" and the reason")
+			}
+			unsupported = true
+		},
+		"timeout": func(n *node) { op.Timeout = r.timeout(n) },
+		"output": func(n *node) {
+			r.mapping(n, "output", fields{
+				"max": func(n *node) { op.Command.OutputMax = r.size(n) },
+				"kind": func(n *node) {
+					if op.Command.Kind = r.text(n, "kind", 100); n.kind == stringNode && !mediaType.MatchString(op.Command.Kind) {
+						r.bad(n.line, "kind %q: want a media type such as text/plain", clip(op.Command.Kind))
+					}
+				},
+			})
+		},
+		"aliases": func(n *node) {
+			for _, a := range r.list(n, "aliases", 16, MaxNameLen) {
+				if op.Aliases = append(op.Aliases, OpName(a)); !OpName(a).Valid() {
+					r.bad(n.line, "alias %q: want the form of an op name", clip(a))
+				}
+			}
+		},
+		"catalog":  func(n *node) { op.Catalog = r.catalog(n) },
+		"examples": func(n *node) { op.Examples = r.examples(n) },
+	}, "summary", "side_effecting", "argv")
+	if params != nil {
+		op.Params = r.params(params)
+	}
+	if argv != nil {
+		op.Command.Argv = r.argv(argv, op.Params, unsupported)
+		used := map[string]bool{}
+		for _, a := range op.Command.Argv {
+			used[a.Param] = true
+		}
+		for i, p := range op.Params {
+			if !used[p.Name] && argv.kind == sequenceNode {
+				r.bad(params.entries[i].line, "parameter %s is declared and not used in argv; use it or remove it", clip(p.Name))
+			}
+		}
+	}
+	return op
+}
+
+func (r *fileReader) timeout(n *node) time.Duration {
+	d, err := time.ParseDuration(r.text(n, "timeout", 40))
+	if n.kind == stringNode && (err != nil || d < MinTimeout || d > MaxTimeout) {
+		r.bad(n.line, "timeout %q: want a duration from %s to %s, such as 5s", clip(n.text), MinTimeout, MaxTimeout)
+	}
+	return d
+}
+
+var byteSize = regexp.MustCompile(`^([1-9][0-9]{0,9})(B|KiB|MiB)$`)
+
+func (r *fileReader) size(n *node) int64 {
+	m := byteSize.FindStringSubmatch(r.text(n, "max", 40))
+	if n.kind != stringNode {
+		return 0
+	}
+	var size int64
+	if m != nil {
+		size, _ = strconv.ParseInt(m[1], 10, 64)
+		size <<= map[string]int{"B": 0, "KiB": 10, "MiB": 20}[m[2]]
+	}
+	if size < 1 || size > MaxOutput {
+		r.bad(n.line, "max %q: want a size up to %dMiB, such as 256KiB", clip(n.text), MaxOutput>>20)
+	}
+	return size
+}
+
+var catalogWord = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+func (r *fileReader) catalog(n *node) *Catalog {
+	c := new(Catalog)
+	words := func(n *node, what string) []string {
+		list := r.list(n, what, 32, 64)
+		for _, w := range list {
+			if !catalogWord.MatchString(w) {
+				r.bad(n.line, "%s: %q: want lower-case letters, digits and -", what, clip(w))
+			}
+		}
+		return list
+	}
+	kind := func(n *node, what string) string {
+		if n.kind == nullNode {
+			return ""
+		}
+		return r.text(n, what, 100)
+	}
+	r.mapping(n, "catalog", fields{
+		"label": func(n *node) { c.Label = r.text(n, "label", 100) },
+		"group": func(n *node) {
+			if c.Group = r.text(n, "group", 64); n.kind == stringNode && !catalogWord.MatchString(c.Group) {
+				r.bad(n.line, "group %q: want lower-case letters, digits and -", clip(c.Group))
+			}
+		},
+		"domains":  func(n *node) { c.Domains = words(n, "domains") },
+		"keywords": func(n *node) { c.Keywords = words(n, "keywords") },
+		"input":    func(n *node) { c.Input = kind(n, "input") },
+		"output":   func(n *node) { c.Output = kind(n, "output") },
+	})
+	return c
+}
+
+func (r *fileReader) examples(n *node) (ex Examples) {
+	read := func(to *[]json.RawMessage, what string) func(*node) {
+		return func(n *node) {
+			if n.kind != sequenceNode {
+				r.want(n, what, "a list of parameter objects")
+				return
+			}
+			for _, item := range n.items {
+				if item.kind != mappingNode {
+					r.want(item, "an example", "a parameter object")
+					continue
+				}
+				*to = append(*to, item.json())
+			}
+		}
+	}
+	r.mapping(n, "examples", fields{"accept": read(&ex.Accept, "accept"), "reject": read(&ex.Reject, "reject")})
+	return ex
+}
+
+// paramTypes are the types that an op file of this version may use, each with
+// its own keys.
+var paramTypes = map[Type][]string{
+	Enum:    {"values"},
+	Pattern: {"pattern", "max"},
+	Int:     {"min", "max"},
+	Bool:    {"then", "else"},
+}
+
+// laterTypes come with the means to enforce them.
+var laterTypes = []Type{"path", "host", "duration", Text, "secret"}
+
+func (r *fileReader) params(n *node) Params {
+	if n.kind != mappingNode {
+		r.want(n, "params", "a mapping with a parameter under each name")
+		return nil
+	}
+	ps := make(Params, 0, len(n.entries))
+	for _, e := range n.entries {
+		before := len(r.errs)
+		p := r.param(e)
+		if len(r.errs) == before {
+			if err := p.compile(); err != nil {
+				r.bad(e.line, "%v", err)
+			}
+		}
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+func (r *fileReader) param(e entry) Param {
+	p := Param{Name: e.key}
+	what := "parameter " + clip(e.key)
+	if e.value.kind != mappingNode {
+		r.want(e.value, what, "a mapping with a type")
+		return p
+	}
+	if t := e.value.find("type"); t != nil {
+		p.Type = Type(r.text(t, "type", 40))
+		own, known := paramTypes[p.Type]
+		switch {
+		case slices.Contains(laterTypes, p.Type):
+			r.bad(t.line, "this version does not enforce parameters of type %s; use enum, pattern, int or bool", p.Type)
+			return p
+		case !known:
+			if t.kind == stringNode {
+				r.bad(t.line, "unknown type %q; the types are enum, pattern, int and bool", clip(string(p.Type)))
+			}
+			return p
+		}
+		known2 := fields{
+			"type":     func(*node) {},
+			"doc":      func(n *node) { p.Doc = r.text(n, "doc", 300) },
+			"optional": func(n *node) { p.Optional = r.bool(n, "optional") },
+		}
+		all := fields{
+			"values":  func(n *node) { p.Values = r.list(n, "values", 1000, MaxString) },
+			"pattern": func(n *node) { p.Pattern = r.text(n, "pattern", MaxString) },
+			"min":     func(n *node) { p.Min = r.int(n, "min") },
+			"max":     func(n *node) { p.Max = r.int(n, "max") },
+			"then":    func(n *node) { p.Then = r.list(n, "then", 16, MaxString) },
+			"else":    func(n *node) { p.Else = r.list(n, "else", 16, MaxString) },
+		}
+		for _, k := range own {
+			known2[k] = all[k]
+		}
+		required := own
+		if p.Type == Bool {
+			required = nil
+		}
+		r.mapping(e.value, what, known2, required...)
+		if p.Type == Bool && len(p.Then)+len(p.Else) == 0 {
+			r.bad(e.line, "%s selects no words; give then or else", what)
+		}
+		return p
+	}
+	r.bad(e.line, "%s has no type; add it", what)
+	return p
+}
+
+func (r *fileReader) int(n *node, what string) int64 {
+	i, err := strconv.ParseInt(n.text, 10, 64)
+	if n.kind != numberNode || err != nil {
+		r.want(n, what, "an integer")
+	}
+	return i
+}
+
+// endOfOptions are the words that keep what follows from being an option.
+var endOfOptions = []string{"--", "--end-of-options"}
+
+func (r *fileReader) argv(n *node, params Params, unsupported bool) []Arg {
+	if n.kind != sequenceNode || len(n.items) == 0 {
+		r.want(n, "argv", "a list: the program, then its words")
+		return nil
+	}
+	var argv []Arg
+	ended, supplied := unsupported, 0
+	for i, item := range n.items {
+		switch item.kind {
+		case stringNode:
+			w := r.text(item, "a word of argv", MaxString)
+			if strings.ContainsAny(w, "{}") {
+				r.bad(item.line, "the word %q holds a brace; a value is a whole element, written {param: NAME}", clip(w))
+			}
+			if i == 0 && (!filepath.IsAbs(w) || filepath.Clean(w) != w || w == "/") {
+				r.bad(item.line, "the program %q: want a clean absolute path", clip(w))
+			}
+			ended = ended || slices.Contains(endOfOptions, w)
+			argv = append(argv, Arg{Word: w})
+		case mappingNode:
+			var name string
+			r.mapping(item, "an element of argv", fields{"param": func(n *node) { name = r.text(n, "param", MaxNameLen) }}, "param")
+			argv = append(argv, Arg{Param: name})
+			if i == 0 {
+				r.bad(item.line, "the program is a parameter; want a fixed absolute path")
+			}
+			p := params.find(name)
+			if p == nil {
+				r.bad(item.line, "argv uses the parameter %q, which is not declared; declare it in params", clip(name))
+				continue
+			}
+			supplied = item.line
+			if !ended && (p.Type == Pattern || p.Type == Int && p.Min < 0) {
+				r.bad(item.line, "the parameter %s stands before the end of options; put \"--\" in front of it, or write "+
+					"end_of_options: unsupported because, and the reason", clip(name))
+			}
+		default:
+			r.want(item, "an element of argv", "a string (quote it), or {param: NAME}")
+		}
+	}
+	if supplied > 0 && len(argv) > 0 {
+		if why := Dispatches(argv); why != "" {
+			r.bad(supplied, "%s, and the caller supplies a word of it; name the program itself", why)
+		}
+	}
+	return argv
+}
+
+// interpreters are programs that run what their words say, by the names they go
+// by; a version at the end of a name does not count.
+var interpreters = strings.Fields(`
+	sh bash rbash dash ash zsh ksh mksh csh tcsh fish busybox toybox
+	awk gawk mawk nawk original-awk sed ed ex vi vim view nano emacs less more most man
+	perl python pypy ruby node nodejs deno bun php lua luajit tclsh wish expect guile R Rscript java jshell osascript pwsh
+	env xargs parallel sudo su doas pkexec runuser setpriv capsh chroot unshare nsenter setarch linux32 linux64
+	nice ionice nohup timeout stdbuf setsid taskset chrt flock watch time script strace ltrace gdb valgrind perf
+	start-stop-daemon systemd-run run-parts at batch crontab make ssh sshpass docker podman nerdctl kubectl crictl lxc machinectl
+	ld.so ld-linux ld-linux-x86- ld-linux-aarch socat nc ncat`)
+
+// dispatchers are programs that run others when these words are among theirs.
+var dispatchers = map[string][]string{
+	"find": {"-exec", "-execdir", "-ok", "-okdir"},
+	"ip":   {"exec"},
+	"fd":   {"-x", "-X", "--exec", "--exec-batch"},
+	"tar":  {"--to-command", "--checkpoint-action", "-I", "--use-compress-program"},
+}
+
+// Dispatches says why a program runs other programs, or code, that its words
+// name; "" if it is not known to. A word that a caller supplies to such a program
+// is a program that the caller chooses.
+func Dispatches(argv []Arg) string {
+	base := path.Base(argv[0].Word)
+	name := strings.TrimSuffix(base, ".so.2")
+	name = strings.TrimRight(name, "0123456789.")
+	name = strings.TrimSuffix(name, "-")
+	for _, i := range interpreters {
+		if base == i || name == strings.TrimSuffix(i, "-") {
+			return base + " runs what its words say"
+		}
+	}
+	for _, a := range argv[1:] {
+		word, _, _ := strings.Cut(a.Word, "=")
+		if word != "" && slices.Contains(dispatchers[base], word) {
+			return base + " " + word + " runs another program"
+		}
+	}
+	return ""
+}
+
+// hostile are values that no parameter of a command op may accept, each with
+// what is wrong with it.
+var hostile = []struct{ value, what string }{
+	{"-x", "a leading dash"},
+	{"--", "a leading dash"},
+	{"\x00", "NUL"},
+	{"a\x00b", "NUL"},
+	{"a\nb", "a line break"},
+	{"a\n", "a line break"},
+	{"..", "a way up (..)"},
+	{"../", "a way up (..)"},
+	{"../x", "a way up (..)"},
+	{"../..", "a way up (..)"},
+	{"../0", "a way up (..)"},
+	{"/../", "a way up (..)"},
+	{"a/../b", "a way up (..)"},
+	{"0/../0", "a way up (..)"},
+	{"../../etc/passwd", "a way up (..)"},
+	{strings.Repeat("a", 1<<20), "1 MiB"},
+	{strings.Repeat("0", 1<<20), "1 MiB"},
+	{"a\xffb", "invalid UTF-8"},
+}
+
+// prove runs the examples of op and tries its parameters with hostile values.
+func (r *fileReader) prove(e entry, op *Op) {
+	at := func(kind string, i int) int { return e.value.find("examples").find(kind).items[i].line }
+	for i, ex := range op.Examples.Accept {
+		if _, _, fault := op.Params.Parse(ex); fault != nil {
+			r.bad(at("accept", i), "the example to accept is refused: %s; correct the example or the parameters", fault.Message)
+		}
+	}
+	for i, ex := range op.Examples.Reject {
+		if _, _, fault := op.Params.Parse(ex); fault == nil {
+			r.bad(at("reject", i), "the example to reject is accepted; correct the example or the parameters")
+		}
+	}
+	for i := range op.Params {
+		p := op.Params[i]
+		for _, h := range hostile {
+			// Not json.Marshal, which would put U+FFFD for what is not UTF-8.
+			raw := fmt.Appendf(nil, `{"%s":"%s"}`, p.Name, strings.NewReplacer("\x00", `\u0000`, "\n", `\n`).Replace(h.value))
+			if p.Type == Enum && slices.Contains(p.Values, h.value) {
+				continue // the operator's own word, whatever it is
+			}
+			if _, _, fault := (Params{p}).Parse(raw); fault == nil {
+				r.bad(e.value.find("params").find(p.Name).line, "parameter %s accepts %s, for example %q; narrow its pattern", p.Name, h.what, clip(h.value))
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,386 @@
+package ops
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// The shipped files load, and there is enough in them.
+func TestShippedFiles(t *testing.T) {
+	files, err := ReadDir(Files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range files {
+		for _, op := range f.Ops {
+			n++
+			if len(op.Examples.Accept) == 0 || len(op.Examples.Reject) == 0 || op.Catalog == nil {
+				t.Errorf("%s:%d: op %s lacks examples to accept, to reject, or a catalog entry", op.File, op.Line, op.Name)
+			}
+			if op.SideEffecting {
+				t.Errorf("%s:%d: op %s has side effects", op.File, op.Line, op.Name)
+			}
+		}
+	}
+	if n < 12 {
+		t.Errorf("%d ops, want a dozen", n)
+	}
+}
+
+const goodFile = `provider: demo
+title: A demonstration
+ops:
+  say:
+    summary: Say a word
+    side_effecting: false
+    params:
+      loud: {type: bool, then: [--loud], else: [--soft], doc: Shout}
+      word: {type: pattern, pattern: '[a-z ]+', max: 40, doc: The word}
+      times: {type: int, min: 1, max: 3, optional: true}
+      colour: {type: enum, values: [red, "on"]}
+    argv:
+      - /usr/bin/say
+      - "-n"
+      - {param: times}
+      - {param: loud}
+      - --
+      - {param: word}
+      - {param: colour}
+    timeout: 1500ms
+    output: {max: 2KiB, kind: application/json}
+    aliases: [speak, demo.say]
+    catalog: {label: Say, group: demo, domains: [fun], keywords: [talk], input: null, output: text}
+    examples:
+      accept: [{word: a b, loud: true, colour: red}]
+      reject: [{word: A, loud: true, colour: red}, {}]
+`
+
+func TestReadFile(t *testing.T) {
+	got, err := ReadFile("demo.yaml", []byte(goodFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := File{Name: "demo.yaml", Provider: "demo", Title: "A demonstration", Ops: []Definition{{File: "demo.yaml", Line: 4, Op: Op{
+		Name: "say", Aliases: []OpName{"speak", "demo.say"}, Provider: "demo", Summary: "Say a word", Timeout: 1500 * time.Millisecond,
+		Params: Params{
+			{Name: "loud", Type: Bool, Doc: "Shout", Then: []string{"--loud"}, Else: []string{"--soft"}},
+			{Name: "word", Type: Pattern, Doc: "The word", Pattern: "[a-z ]+", Max: 40},
+			{Name: "times", Type: Int, Min: 1, Max: 3, Optional: true},
+			{Name: "colour", Type: Enum, Values: []string{"red", "on"}},
+		},
+		Command: &Command{OutputMax: 2048, Kind: "application/json", Argv: []Arg{{Word: "/usr/bin/say"}, {Word: "-n"}, {Param: "times"},
+			{Param: "loud"}, {Word: "--"}, {Param: "word"}, {Param: "colour"}}},
+		Catalog: &Catalog{Label: "Say", Group: "demo", Domains: []string{"fun"}, Keywords: []string{"talk"}, Output: "text"},
+		Examples: Examples{Accept: []json.RawMessage{json.RawMessage(`{"word":"a b","loud":true,"colour":"red"}`)},
+			Reject: []json.RawMessage{json.RawMessage(`{"word":"A","loud":true,"colour":"red"}`), json.RawMessage(`{}`)}},
+	}}}}
+	if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Param{})); d != "" {
+		t.Error(d)
+	}
+}
+
+// with returns a file with one op x that has the given lines, and with those
+// keys of a valid one that the lines do not give.
+func with(lines string) string {
+	op := ""
+	for _, d := range []string{"summary: Do it", "side_effecting: false", "argv: [/bin/true]"} {
+		key, _, _ := strings.Cut(d, ":")
+		if !strings.Contains("\n"+lines, "\n"+key+":") {
+			op += "    " + d + "\n"
+		}
+	}
+	for l := range strings.Lines(lines) {
+		op += "    " + l
+	}
+	return "provider: p\nops:\n  x:\n" + op + "\n"
+}
+
+func TestReadFileRefuses(t *testing.T) {
+	many := func(s string, n int) string { return strings.Repeat(s, n) }
+	params := func(p, argv string) string { return with("params: {v: " + p + "}\nargv: " + argv) }
+	for _, c := range []struct {
+		name, file string
+		line       int
+		says       string
+	}{
+		{"empty", "", 1, "empty"},
+		{"comment only", "# nothing\n", 1, "empty"},
+		{"not a mapping", "- a\n", 1, "want a mapping"},
+		{"syntax", "provider: p\nops: [\n", 0, ""},
+		{"no provider", "ops: {x: {summary: a, side_effecting: false, argv: [/bin/true]}}", 1, "no provider"},
+		{"no ops", "provider: p\n", 1, "no ops"},
+		{"empty ops", "provider: p\nops: {}\n", 2, "want a mapping"},
+		{"null ops", "provider: p\nops:\n", 2, "want a mapping"},
+		{"provider form", "provider: P x\nops: {}\n", 1, "lower-case"},
+		{"the gateway's provider", strings.Replace(with(""), "provider: p", "provider: box", 1), 1, "the gateway's own"},
+		{"unknown key", with("colour: red"), 7, "unknown key"},
+		{"unknown key above", "provider: p\nversion: 1\nops: {}\n", 2, "unknown key"},
+		{"case variant", with("Timeout: 1s"), 7, "write timeout"},
+		{"repeated key", with("timeout: 1s\ntimeout: 2s"), 8, "stands at line 7 already"},
+		{"repeated op", "provider: p\nops:\n  x: {summary: a, side_effecting: false, argv: [/bin/true]}\n  x: {summary: a, side_effecting: false, argv: [/bin/true]}\n", 4, "stands at line 3"},
+		{"repeated key in flow", with("output: {max: 1KiB, max: 2KiB}"), 7, "stands at line 7"},
+		{"anchor", with("timeout: &a 1s"), 7, "anchor"},
+		{"alias", with("timeout: &a 1s\naliases: [*a]"), 7, "anchor"},
+		{"merge", with("output: {<<: {max: 1KiB}}"), 7, "merge"},
+		{"tag", with("timeout: !!str 1s"), 7, "tag"},
+		{"second document", with("") + "---\n" + with(""), 0, "document"},
+		{"directive", "%YAML 1.1\n---\n" + with(""), 0, ""},
+		{"octal", params("{type: int, min: 012, max: 20}", "[/bin/true, {param: v}]"), 6, "decimal"},
+		{"new octal", params("{type: int, min: 0o12, max: 20}", "[/bin/true, {param: v}]"), 6, "decimal"},
+		{"hexadecimal", params("{type: int, min: 0x1, max: 20}", "[/bin/true, {param: v}]"), 6, "decimal"},
+		{"underscores", params("{type: int, min: 1_0, max: 20}", "[/bin/true, {param: v}]"), 6, "decimal"},
+		{"plus", params("{type: int, min: +1, max: 20}", "[/bin/true, {param: v}]"), 6, "decimal"},
+		{"sexagesimal", with("timeout: 1:30"), 7, ""},
+		{"yes", with("side_effecting: yes"), 6, "quote it"},
+		{"True", with("side_effecting: True"), 6, "true or false"},
+		{"quoted true", with(`side_effecting: "true"`), 6, "want true or false"},
+		{"tab", with("output:\n\tmax: 1KiB"), 8, "tab"},
+		{"NUL", with("timeout: 1s # \x00"), 7, "control character"},
+		{"escaped NUL", with(`argv: [/bin/true, "a\0b"]`), 6, "control character"},
+		{"byte order mark", "\ufeff" + with(""), 1, "byte order mark"},
+		{"invalid UTF-8", with("timeout: 1s # \xff"), 7, "UTF-8"},
+		{"too long", with("") + many("#"+many("x", 99)+"\n", 11000), 1, "longer than"},
+		{"long line", with("aliases: [" + many("a, ", 10000) + "a]"), 7, "line longer"},
+		{"deep flow", with("examples: {accept: [{a: " + many("[", 50) + many("]", 50) + "}]}"), 7, "nested deeper"},
+		{"deep block", with("examples: \n" + many("- ", 1000) + "a"), 8, "nested too deep"},
+
+		{"no summary", strings.Replace(with(""), "    summary: Do it\n", "", 1), 4, "no summary"},
+		{"empty summary", with(`summary: ""`), 6, "empty"},
+		{"two-line summary", with(`summary: "a\nb"`), 6, "control character"},
+		{"no side_effecting", strings.Replace(with(""), "    side_effecting: false\n", "", 1), 4, "no side_effecting"},
+		{"no argv", strings.Replace(with(""), "    argv: [/bin/true]\n", "", 1), 4, "no argv"},
+		{"op name", "provider: p\nops:\n  \"a b\": {summary: a, side_effecting: false, argv: [/bin/true]}\n", 3, "op name"},
+		{"timeout 0", with("timeout: 0s"), 7, "1ms"},
+		{"timeout -1", with("timeout: -1s"), 7, "1ms"},
+		{"timeout number", with("timeout: 5"), 7, "want a string"},
+		{"timeout words", with("timeout: soon"), 7, "such as 5s"},
+		{"timeout large", with("timeout: 10m1s"), 7, "10m0s"},
+		{"timeout exponent", with("timeout: 1e12"), 7, "decimal"},
+		{"output max 0", with("output: {max: 0KiB}"), 7, "such as 256KiB"},
+		{"output max unit", with("output: {max: 256K}"), 7, "such as 256KiB"},
+		{"output max large", with("output: {max: 5MiB}"), 7, "such as 256KiB"},
+		{"output kind", with("output: {kind: text}"), 7, "media type"},
+		{"alias form", with("aliases: [a b]"), 7, "alias"},
+		{"alias of itself", with("aliases: [x]"), 3, "taken"},
+		{"catalog key", with("catalog: {name: x}"), 7, "unknown key"},
+		{"catalog group", with("catalog: {group: A b}"), 7, "group"},
+		{"catalog keywords", with("catalog: {keywords: df}"), 7, "list"},
+		{"examples key", with("examples: {accepted: []}"), 7, "unknown key"},
+		{"example no object", with("examples: {accept: [1]}"), 7, "parameter object"},
+		{"accept refused", with("examples:\n  accept:\n    - {}\n    - {a: 1}"), 10, "is refused"},
+		{"reject accepted", with("examples:\n  reject:\n    - {a: 1}\n    - {}"), 10, "is accepted"},
+
+		{"empty argv", with("argv: []"), 6, "want a list"},
+		{"argv a string", with("argv: /bin/true"), 6, "want a list"},
+		{"empty program", with(`argv: [""]`), 6, "absolute"},
+		{"relative program", with("argv: [true.sh]"), 6, "absolute"},
+		{"unclean program", with("argv: [/bin/../bin/true]"), 6, "absolute"},
+		{"program a parameter", params("{type: enum, values: [/bin/true]}", "[{param: v}]"), 7, "program is a parameter"},
+		{"number in argv", with("argv: [/bin/true, 5]"), 6, "quote it"},
+		{"brace in a word", params("{type: enum, values: [a]}", "[/bin/true, {param: v}, \"--x={v}\"]"), 7, "brace"},
+		{"template", with(`argv: [/bin/true, "{{v}}"]`), 6, "brace"},
+		{"another key in an element", with("argv: [/bin/true, {arg: v}]"), 6, "unknown key"},
+		{"undeclared", with("argv: [/bin/true, {param: v}]"), 6, "not declared"},
+		{"unused", with("params: {v: {type: enum, values: [a]}}"), 7, "not used"},
+		{"pattern without --", params("{type: pattern, pattern: a+, max: 9}", "[/bin/true, {param: v}]"), 7, "end of options"},
+		{"pattern before --", params("{type: pattern, pattern: a+, max: 9}", "[/bin/true, {param: v}, --]"), 7, "end of options"},
+		{"negative int without --", params("{type: int, min: -1, max: 9}", "[/bin/true, {param: v}]"), 7, "end of options"},
+		{"end_of_options without a reason", with("end_of_options: unsupported"), 7, "the reason"},
+		{"shell", params("{type: pattern, pattern: a+, max: 9}", "[/bin/sh, -c, --, {param: v}]"), 7, "sh runs what its words say"},
+		{"env -S", params("{type: enum, values: [a]}", "[/usr/bin/env, -S, {param: v}]"), 7, "env runs"},
+		{"python3.11", params("{type: int, min: 0, max: 9}", "[/usr/bin/python3.11, --, {param: v}]"), 7, "python3.11 runs"},
+		{"the loader", params("{type: enum, values: [a]}", "[/lib64/ld-linux-x86-64.so.2, {param: v}]"), 7, "runs"},
+		{"find -exec", params("{type: enum, values: [a]}", "[/usr/bin/find, /srv, -exec, {param: v}, ;]"), 7, "-exec"},
+		{"ip netns exec", params("{type: enum, values: [a]}", "[/usr/bin/ip, netns, exec, {param: v}]"), 7, "exec"},
+
+		{"no type", params("{doc: x}", "[/bin/true, {param: v}]"), 6, "no type"},
+		{"unknown type", params("{type: string}", "[/bin/true, {param: v}]"), 6, "unknown type"},
+		{"another type's key", params("{type: enum, values: [a], max: 3}", "[/bin/true, {param: v}]"), 6, "unknown key"},
+		{"enum without values", params("{type: enum}", "[/bin/true, {param: v}]"), 6, "no values"},
+		{"enum with a dash", params("{type: enum, values: [-x]}", "[/bin/true, {param: v}]"), 6, "begins with -"},
+		{"enum of numbers", params("{type: enum, values: [1]}", "[/bin/true, {param: v}]"), 6, "quote it"},
+		{"pattern without max", params("{type: pattern, pattern: a}", "[/bin/true, --, {param: v}]"), 6, "no max"},
+		{"pattern that is none", params("{type: pattern, pattern: '(', max: 1}", "[/bin/true, --, {param: v}]"), 6, "pattern"},
+		{"pattern out of its group", params("{type: pattern, pattern: 'a)|(b', max: 1}", "[/bin/true, --, {param: v}]"), 6, "pattern"},
+		{"pattern that goes up", params("{type: pattern, pattern: '[a-z./]+', max: 99}", "[/bin/true, --, {param: v}]"), 6, "a way up"},
+		{"pattern of anything", params("{type: pattern, pattern: '.*', max: 99}", "[/bin/true, --, {param: v}]"), 6, "a way up"},
+		{"int without max", params("{type: int, min: 0}", "[/bin/true, {param: v}]"), 6, "no max"},
+		{"int of strings", params("{type: int, min: '0', max: 3}", "[/bin/true, {param: v}]"), 6, "an integer"},
+		{"int fraction", params("{type: int, min: 0.5, max: 3}", "[/bin/true, {param: v}]"), 6, "an integer"},
+		{"int upside down", params("{type: int, min: 4, max: 3}", "[/bin/true, {param: v}]"), 6, "above"},
+		{"int beyond", params("{type: int, min: 0, max: 9007199254740992}", "[/bin/true, {param: v}]"), 6, "±"},
+		{"bool without words", params("{type: bool}", "[/bin/true, {param: v}]"), 6, "selects no words"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := ReadFile("f.yaml", []byte(c.file))
+			var es FileErrors
+			if !errors.As(err, &es) {
+				t.Fatalf("got %+v, %v; want FileErrors for\n%s", f, err, c.file)
+			}
+			if first := es[0]; first.File != "f.yaml" || first.Line < 1 || c.line != 0 && first.Line != c.line || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v\nwant line %d and %q for\n%.800s", err, c.line, c.says, c.file)
+			}
+		})
+	}
+	for _, key := range later {
+		if _, err := ReadFile("f.yaml", []byte(with(key+": x"))); err == nil || !strings.Contains(err.Error(), "this version does not enforce "+key) {
+			t.Errorf("key %s: got %v", key, err)
+		}
+	}
+	for _, typ := range laterTypes {
+		if _, err := ReadFile("f.yaml", []byte(params("{type: "+string(typ)+", max: 1}", "[/bin/true, --, {param: v}]"))); err == nil ||
+			!strings.Contains(err.Error(), "this version does not enforce parameters of type "+string(typ)) {
+			t.Errorf("type %s: got %v", typ, err)
+		}
+	}
+}
+
+func TestReadFileAccepts(t *testing.T) {
+	for name, file := range map[string]string{
+		"the least":         with(""),
+		"with a header":     "---\n" + with(""),
+		"CRLF":              strings.ReplaceAll(with("timeout: 5s"), "\n", "\r\n"),
+		"folded text":       with("summary: >-\n  two\n  lines"),
+		"end of options":    with("params: {v: {type: pattern, pattern: a+, max: 9}}\nargv: [/bin/true, {param: v}]\nend_of_options: unsupported because it takes no options"),
+		"git's own":         with("params: {v: {type: pattern, pattern: a+, max: 9}}\nargv: [/usr/bin/git, show, --end-of-options, {param: v}]"),
+		"a shell, all ours": with("argv: [/bin/sh, -c, 'echo a; sleep 1']"),
+		"negative int":      with("params: {v: {type: int, min: -5, max: 5}}\nargv: [/bin/true, --, {param: v}]"),
+		"enum of paths":     with("params: {v: {type: enum, values: [../x, /a/../b]}}\nargv: [/bin/true, {param: v}]"),
+	} {
+		if _, err := ReadFile("f.yaml", []byte(file)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAllErrorsOfAFile(t *testing.T) {
+	_, err := ReadFile("f.yaml", []byte(with("timeout: 0s\ncolour: red\naliases: [a b]")))
+	var es FileErrors
+	if !errors.As(err, &es) || len(es) != 3 || es[0].Line != 7 || es[1].Line != 8 || es[2].Line != 9 {
+		t.Errorf("got %v, want an error at each of lines 7, 8 and 9", err)
+	}
+	var one *FileError
+	if !errors.As(err, &one) || one != es[0] {
+		t.Errorf("errors.As gives %v", one)
+	}
+}
+
+func TestReadDir(t *testing.T) {
+	a := &fstest.MapFile{Data: []byte(with("aliases: [w]")), Mode: 0o644}
+	b := &fstest.MapFile{Data: []byte(strings.Replace(with(""), "  x:", "  z:", 1)), Mode: 0o644}
+	files, err := ReadDir(fstest.MapFS{"b.yaml": b, "a.yaml": a, "README.md": a, ".hidden.yaml": a, "sub/c.yaml": a})
+	if err != nil || len(files) != 2 || files[0].Name != "a.yaml" || files[1].Ops[0].Name != "z" {
+		t.Errorf("got %+v, %v", files, err)
+	}
+	for name, c := range map[string]struct {
+		fsys fstest.MapFS
+		want string
+	}{
+		"same name":       {fstest.MapFS{"a.yaml": a, "b.yaml": a}, "b.yaml:3: the name x is taken at a.yaml:3"},
+		"name as alias":   {fstest.MapFS{"a.yaml": a, "b.yaml": {Data: []byte(strings.Replace(with(""), "  x:", "  w:", 1)), Mode: 0o644}}, "b.yaml:3: the name w is taken at a.yaml:3"},
+		"world-writable":  {fstest.MapFS{"a.yaml": {Data: a.Data, Mode: 0o666}}, "a.yaml:1: anybody may write"},
+		"yml":             {fstest.MapFS{"a.yml": a}, "a.yml:1: "},
+		"YAML":            {fstest.MapFS{"a.YAML": a}, "a.YAML:1: "},
+		"a folder":        {fstest.MapFS{"a.yaml/b": a}, "a.yaml:1: is not a regular file"},
+		"too long":        {fstest.MapFS{"a.yaml": {Data: make([]byte, 10<<20), Mode: 0o644}}, "a.yaml:1: longer than"},
+		"one of two bad":  {fstest.MapFS{"a.yaml": a, "b.yaml": {Data: []byte("x: 1\n"), Mode: 0o644}}, "b.yaml:1: unknown key"},
+		"half-written":    {fstest.MapFS{"a.yaml": {Data: a.Data[:30], Mode: 0o644}}, "a.yaml:"},
+		"nothing written": {fstest.MapFS{"a.yaml": {Mode: 0o644}}, "a.yaml:1: the file is empty"},
+	} {
+		files, err := ReadDir(c.fsys)
+		if err == nil || !strings.Contains(err.Error(), c.want) || files != nil {
+			t.Errorf("%s: got %v, %v; want %q", name, files, err, c.want)
+		}
+	}
+	if _, err := ReadDir(os.DirFS(filepath.Join(t.TempDir(), "missing"))); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing folder: got %v", err)
+	}
+}
+
+// Whatever the bytes, reading ends, does not panic, and complains with a line
+// that the file has.
+func FuzzReadFile(f *testing.F) {
+	f.Add([]byte(goodFile))
+	f.Add([]byte(with("colour: red")))
+	for _, s := range []string{"", "{", "a: [", "? a\n: b", "- - - a", "a: &x *x", "<<: {}", "%Y\n---\n", "!t a", "a: |\n  b\n", "\"\\u00", "a: 'b", "...\n", "--- a\n--- b", "0o7: 1", "? {a: b}\n: c",
+		"a: b: c: d", "[[[[", "{{}: 1}", "a:\n b\n  c: d", "- a\nb", "*", "&", "|", ">", "!", "!!", "@", "`", "%", ": ", "?", "-"} {
+		f.Add([]byte(s))
+	}
+	if shipped, err := fs.ReadFile(Files, "host.yaml"); err == nil {
+		f.Add(shipped)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := ReadFile("f.yaml", data)
+		if err == nil {
+			for _, d := range file.Ops {
+				if err := d.Check(); err != nil {
+					t.Fatalf("op %s was read and is not valid: %v", d.Name, err)
+				}
+				if len(d.Command.Argv) == 0 || !filepath.IsAbs(d.Command.Argv[0].Word) {
+					t.Fatalf("op %s was read with argv %v", d.Name, d.Command.Argv)
+				}
+			}
+			return
+		}
+		var es FileErrors
+		if !errors.As(err, &es) || len(es) == 0 {
+			t.Fatalf("got %v, want FileErrors", err)
+		}
+		lines := strings.Count(string(data), "\n") + 1
+		for _, e := range es {
+			if e.Line < 1 || e.Line > lines || e.Message == "" {
+				t.Fatalf("a file of %d lines: %v", lines, e)
+			}
+		}
+	})
+}
+
+func TestDispatches(t *testing.T) {
+	argv := func(words ...string) (a []Arg) {
+		for _, w := range words {
+			a = append(a, Arg{Word: w})
+		}
+		return a
+	}
+	for _, p := range strings.Fields("/bin/sh /bin/bash /usr/bin/env /usr/bin/xargs /usr/bin/sudo /usr/bin/python3 /usr/bin/python3.11 /usr/bin/perl5.36.0 /usr/bin/lua5.4 /lib64/ld-linux-x86-64.so.2 /usr/bin/timeout /usr/bin/ssh") {
+		if Dispatches(argv(p, "x")) == "" {
+			t.Errorf("%s is not known to run what its words say", p)
+		}
+	}
+	for _, p := range strings.Fields("/usr/bin/df /usr/bin/cat /usr/bin/ps /usr/bin/git /usr/bin/find /usr/bin/ip /usr/bin/sha256sum") {
+		if why := Dispatches(argv(p, "x")); why != "" {
+			t.Errorf("%s: %s", p, why)
+		}
+	}
+	if Dispatches(argv("/usr/bin/tar", "--to-command=id")) == "" {
+		t.Error("tar --to-command=id passes")
+	}
+}
+
+func ExampleReadFile() {
+	_, err := ReadFile("disk.yaml", []byte(`provider: host
+ops:
+  disk.usage:
+    summary: Show how full a filesystem is
+    params:
+      folder: {type: pattern, pattern: '/[a-z./]*', max: 200}
+    argv: [df, -h, {param: folder}]
+`))
+	fmt.Println(err)
+	// Output:
+	// disk.yaml:4: op disk.usage has no side_effecting; add it
+	// disk.yaml:7: the program "df": want a clean absolute path
+	// disk.yaml:7: the parameter folder stands before the end of options; put "--" in front of it, or write end_of_options: unsupported because, and the reason
+}

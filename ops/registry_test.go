@@ -1,0 +1,148 @@
+package ops
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var nothing = ExecutorFunc(func(context.Context, Call) (Outcome, error) { return Success(&Result{}), nil })
+
+func bound(name string, aliases ...OpName) Bound {
+	return Bound{Op: Op{Name: OpName(name), Aliases: aliases, Provider: "p", Summary: "s"}, Executor: nothing}
+}
+
+func TestRegistry(t *testing.T) {
+	r, err := New(bound("b.two", "two"), bound("a.one"), Bound{Op: ToolsList(), Executor: nothing},
+		Bound{Op: BoxExec([]string{"status"}), Executor: nothing}, Bound{Op: DMSend(), Executor: nothing})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range r.All() {
+		names = append(names, string(e.Name))
+	}
+	if want := []string{"a.one", "b.two", "box.exec", "dm.send", "tools.list"}; !slices.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+	if e, ok := r.Lookup("two"); !ok || e.Name != "b.two" {
+		t.Errorf("alias two: got %v, %t", e, ok)
+	}
+	for _, name := range []OpName{"", "Two", "two ", "b", "tw\u043e"} {
+		if e, ok := r.Lookup(name); ok {
+			t.Errorf("%q is found as %s", name, e.Name)
+		}
+	}
+	live := NewLive(r)
+	other, _ := New()
+	if live.Swap(other); live.Current() != other {
+		t.Error("Swap did not put the other registry in force")
+	}
+}
+
+func TestRegistryRefuses(t *testing.T) {
+	op := func(change func(*Op)) Bound {
+		b := bound("x")
+		change(&b.Op)
+		return b
+	}
+	for name, c := range map[string]struct {
+		bound []Bound
+		want  string
+	}{
+		"name twice":         {[]Bound{bound("x"), bound("x")}, "the name x is taken by op x (provider p)"},
+		"alias of a name":    {[]Bound{bound("x"), bound("y", "x")}, "the name x is taken"},
+		"name of an alias":   {[]Bound{bound("y", "x"), bound("x")}, "the name x is taken by op y"},
+		"alias twice":        {[]Bound{bound("x", "z"), bound("y", "z")}, "the name z is taken"},
+		"alias of itself":    {[]Bound{bound("x", "x")}, "the name x is taken"},
+		"no executor":        {[]Bound{{Op: bound("x").Op}}, "nothing runs it"},
+		"name form":          {[]Bound{bound("a b")}, "want a letter"},
+		"long name":          {[]Bound{bound(strings.Repeat("a", 129))}, "at most 128"},
+		"no provider":        {[]Bound{op(func(o *Op) { o.Provider = "" })}, "no provider"},
+		"no summary":         {[]Bound{op(func(o *Op) { o.Summary = "" })}, "summary"},
+		"two-line summary":   {[]Bound{op(func(o *Op) { o.Summary = "a\nb" })}, "summary"},
+		"parameter twice":    {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Bool}, {Name: "a", Type: Bool}} })}, "stands twice"},
+		"parameter name":     {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a b", Type: Bool}} })}, "parameter name"},
+		"parameter type":     {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: "path"}} })}, "unknown type"},
+		"enum value twice":   {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Enum, Values: []string{"x", "x"}}} })}, "stands twice"},
+		"enum of nothing":    {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Enum}} })}, "needs values"},
+		"int beyond":         {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Int, Max: MaxInt + 1}} })}, "±"},
+		"text without bound": {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Text}} })}, "needs max"},
+	} {
+		if r, err := New(c.bound...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, %v; want %q", name, r, err, c.want)
+		}
+	}
+}
+
+func TestUnknownOp(t *testing.T) {
+	r, err := New(bound("disk.usage"), bound("disk.usages"), bound("uptime"), bound("tools.list", "tools"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[OpName][]string{
+		"disk.usge": {"disk.usage", "disk.usages"}, "Uptime": {"uptime"}, "tool": {"tools"}, "zzz": nil,
+		OpName(strings.Repeat("u", 100000)): nil,
+	} {
+		f := r.UnknownOp(name)
+		got, _ := f.Details["nearest"].([]string)
+		if f.Code != UnknownOp || !slices.Equal(got, want) || len(f.Message) > 300 {
+			t.Errorf("%.20s: got %v %v, want %v", name, f, got, want)
+		}
+	}
+}
+
+// The digest changes with whatever decides what an op does, and with nothing
+// else.
+func TestDigest(t *testing.T) {
+	base := Op{Name: "x", Provider: "p", Summary: "s", Params: Params{{Name: "a", Type: Enum, Values: []string{"v"}}},
+		Command: &Command{Argv: []Arg{{Word: "/bin/true"}, {Param: "a"}}}}
+	digest := func(change func(*Op)) string {
+		op := base
+		op.Params, op.Command = slices.Clone(base.Params), &Command{Argv: slices.Clone(base.Command.Argv)}
+		change(&op)
+		r, err := New(Bound{Op: op, Executor: nothing})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.All()[0].Digest
+	}
+	same := digest(func(*Op) {})
+	for name, change := range map[string]func(*Op){
+		"argv": func(o *Op) { o.Command.Argv[0].Word = "/bin/false" }, "values": func(o *Op) { o.Params[0].Values = []string{"v", "w"} },
+		"side effect": func(o *Op) { o.SideEffecting = true }, "timeout": func(o *Op) { o.Timeout = 1 },
+	} {
+		if digest(change) == same {
+			t.Errorf("%s does not change the digest", name)
+		}
+	}
+	if digest(func(o *Op) { o.Summary = "t"; o.Catalog = &Catalog{Label: "x"} }) != same {
+		t.Error("words about the op change its digest")
+	}
+}
+
+func TestIDs(t *testing.T) {
+	a, b := NewCallID(), NewCallID()
+	if a == b || len(a) != 28 || !strings.HasPrefix(string(a), "c-") {
+		t.Errorf("got %s and %s", a, b)
+	}
+	for id, want := range map[IdentityID]bool{"a": true, "agent-1.x_y": true, "": false, "A": false, "-a": false, "a b": false, IdentityID(strings.Repeat("a", 65)): false, "a\n": false} {
+		if id.Valid() != want {
+			t.Errorf("%q.Valid() is %t", id, !want)
+		}
+	}
+	for n, want := range map[OpName]bool{"a": true, "_x": true, "A.b:c/d-e_1": true, "": false, "1a": false, "a b": false, "a\n": false} {
+		if n.Valid() != want {
+			t.Errorf("%q.Valid() is %t", n, !want)
+		}
+	}
+	for s, want := range map[State]bool{Received: false, Running: false, Accepted: false, Refused: true, Succeeded: true, Failed: true, Cancelled: true, Unknown: true} {
+		if s.Settled() != want {
+			t.Errorf("%s.Settled() is %t", s, !want)
+		}
+	}
+	if got := (Identity{}).String(); got != "nobody" {
+		t.Errorf("got %s", got)
+	}
+}
