@@ -25,6 +25,7 @@
 // # Files
 //
 // Beside PATH stand PATH-wal and PATH-shm, SQLite's own, and PATH.lock, which names
-// the owner. The first two belong to the database: copy all three together or none.
-// The file system must be a local one; flock and shared memory do not cross a network.
+// the owner. What stands in PATH-wal is not in PATH yet: copy both together, from a
+// closed store, or neither, and never put one beside another time's. The file system
+// must be a local one; flock and shared memory do not cross a network.
 package sqlite

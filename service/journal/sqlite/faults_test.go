@@ -349,6 +349,27 @@ func TestForeignDatabase(t *testing.T) {
 	}
 }
 
+func TestEventsCutOff(t *testing.T) {
+	c, _ := filled(t)
+	db, err := sql.Open("sqlite", c.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`DELETE FROM journal_events WHERE position = 200`); err == nil {
+		t.Error("an event was deleted")
+	}
+	if _, err := db.Exec(`UPDATE journal_events SET kind = 'other'`); err == nil {
+		t.Error("events were changed")
+	}
+	if _, err := db.Exec(`DROP TRIGGER journal_events_kept; DELETE FROM journal_events WHERE position = 200`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, c, journal.ErrCorrupt, "its last event is at position 199 and its state says 200")
+}
+
 func schema(name string, files ...string) journal.Schema {
 	dir := fstest.MapFS{}
 	for i, text := range files {

@@ -263,6 +263,26 @@ func TestBelowFullIsRefused(t *testing.T) {
 	}
 }
 
+func TestPagesAreBounded(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	body := make([]byte, pageBytes/2)
+	err := s.Update(t.Context(), func(tx journal.Tx) error {
+		for i := range 10 {
+			if err := tx.Append("s", int64(i), "test.added", body); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := s.page(t.Context(), `SELECT position, stream, version, kind, at, body FROM journal_events WHERE position > $1 LIMIT $2`, 0)
+	if err != nil || len(page) != 2 {
+		t.Errorf("page: got %d events, %v, want 2", len(page), err)
+	}
+}
+
 func TestStatementsAreBounded(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	err := s.Update(t.Context(), func(tx journal.Tx) error {
