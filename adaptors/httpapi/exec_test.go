@@ -1,0 +1,266 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"inband/ops"
+)
+
+func TestExec(t *testing.T) {
+	g := open(t)
+	var done CallDone
+	g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: `{"op":"tools","key":"k7q"}`}, &done)
+	var list struct {
+		Ops []struct {
+			Name      string
+			Permitted bool
+		}
+	}
+	if err := json.Unmarshal(done.Result, &list); err != nil {
+		t.Fatal(err)
+	}
+	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 6 {
+		t.Errorf("got %+v with %d ops", done, len(list.Ops))
+	}
+	var call struct {
+		Source string
+		By     ops.Identity
+	}
+	g.get("scout", "/v1/calls/"+string(done.Call), &call)
+	if !strings.HasPrefix(call.Source, "api/q-") || call.By.ID != "scout" {
+		t.Errorf("the call is recorded as %+v", call)
+	}
+}
+
+func TestExecFaults(t *testing.T) {
+	g := open(t)
+	for _, c := range []struct {
+		name, body string
+		code       ops.Code
+		state      ops.State
+	}{
+		{"a failure", `{"op":"test.fail"}`, ops.OpFailed, ops.Failed},
+		{"an unknown op", `{"op":"tools.lst"}`, ops.UnknownOp, ops.Refused},
+		{"a forbidden op", `{"op":"test.a/b"}`, ops.NotPermitted, ops.Refused},
+		{"a parameter too much", `{"op":"tools","params":{"x":1}}`, ops.InvalidParams, ops.Refused},
+		{"an integer out of range", `{"op":"tools","params":{"x":9007199254740993}}`, ops.IntegerOutOfRange, ops.Refused},
+		{"an op that is none", `{"op":"a b"}`, ops.UnknownOp, ops.Refused},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := g.do(request{method: "POST", path: "/exec", as: "scout", body: c.body})
+			var p ExecProblem
+			if err := json.Unmarshal(a.body, &p); err != nil {
+				t.Fatalf("%v in %s", err, a)
+			}
+			if a.status != c.code.Info().Status || p.Code != c.code || p.State != c.state || p.OK || p.Call == "" || p.Fault == nil || p.Fault.Code != c.code {
+				t.Errorf("got %s, want %s, %s", a, c.code, c.state)
+			}
+			if !strings.Contains(string(a.body), `"ok":false`) {
+				t.Errorf(`no "ok":false in %s`, a)
+			}
+		})
+	}
+	// A refusal before the door has the same form and no call.
+	var p ExecProblem
+	g.ok(401, request{method: "POST", path: "/exec", body: `{"op":"tools"}`}, &p)
+	if p.OK || p.Call != "" || p.Fault == nil || p.Fault.Code != ops.Unauthenticated {
+		t.Errorf("without a token: got %+v", p)
+	}
+}
+
+func TestIdempotency(t *testing.T) {
+	g := open(t)
+	exec := func(status int, body string, header string) (done CallDone) {
+		t.Helper()
+		q := request{method: "POST", path: "/exec", as: "ada", body: body}
+		if header != "" {
+			q.header = map[string]string{"Idempotency-Key": header}
+		}
+		g.ok(status, q, &done)
+		return done
+	}
+	first := exec(200, `{"op":"test.a/b","id":"one"}`, "")
+	for _, again := range []CallDone{exec(200, `{"op":"test.a/b"}`, "one"), exec(200, `{"op":"test.a/b","id":"one"}`, "one")} {
+		if !again.Replayed || again.Call != first.Call || string(again.Result) != string(first.Result) {
+			t.Errorf("the same key again: got %+v, want %+v replayed", again, first)
+		}
+	}
+	exec(422, `{"op":"tools","id":"one"}`, "")
+	exec(400, `{"op":"test.a/b","id":"one"}`, "two")
+	exec(400, `{"op":"test.a/b","id":"`+strings.Repeat("é", 65)+`"}`, "") // 130 bytes
+	exec(400, `{"op":"test.a/b","id":""}`, "")
+	exec(400, `{"op":"test.a/b"}`, strings.Repeat("k", 129))
+
+	a := g.ok(202, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"slow","id":"s"}`, header: map[string]string{"Prefer": "respond-async"}}, nil)
+	id := <-g.begun
+	b := g.do(request{method: "POST", path: "/exec", as: "ada", body: `{"op":"slow","id":"s"}`})
+	if b.fault.Code != ops.InProgress || b.fault.Details["call"] != string(id) || !b.fault.Retryable {
+		t.Errorf("the key of a running call: got %s", b)
+	}
+	close(g.release)
+	<-g.ended
+	if a.header.Get("Location") != "/v1/calls/"+string(id) {
+		t.Errorf("Location %q, want the call %s", a.header.Get("Location"), id)
+	}
+}
+
+func TestRespondAsync(t *testing.T) {
+	g := open(t)
+	for _, prefer := range []string{"respond-async", "Respond-Async; x=1", "wait=5, respond-async"} {
+		var taken CallTaken
+		a := g.ok(202, request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`, header: map[string]string{"Prefer": prefer}}, &taken)
+		if !taken.OK || taken.Call == "" || taken.State.Settled() || a.header.Get("Preference-Applied") != "respond-async" || a.header.Get("Location") != "/v1/calls/"+string(taken.Call) {
+			t.Errorf("Prefer: %s: got %s, %v", prefer, a, a.header)
+		}
+		if id := <-g.begun; id != taken.Call {
+			t.Errorf("%s began, want %s", id, taken.Call)
+		}
+	}
+	// What is refused at once is said at once.
+	if a := g.do(request{method: "POST", path: "/exec", as: "scout", body: `{"op":"nope"}`, header: map[string]string{"Prefer": "respond-async"}}); a.status != 404 || a.header.Get("Preference-Applied") != "" {
+		t.Errorf("a refusal: got %s", a)
+	}
+	close(g.release)
+}
+
+func TestHangUpCancels(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(proto, func(t *testing.T) {
+			// The short deadline for reading must not be mistaken for a hang-up.
+			g := open(t, func(c *Config) { c.Limits.Read = 2 * time.Second })
+			g.client.Transport.(*http.Transport).ForceAttemptHTTP2 = proto == "HTTP/2.0"
+			ctx, hangUp := context.WithCancel(t.Context())
+			failed := make(chan error, 1)
+			r := g.build(ctx, request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`})
+			go func() {
+				resp, err := g.client.Do(r)
+				if err == nil {
+					resp.Body.Close()
+				}
+				failed <- err
+			}()
+			id := <-g.begun
+			hangUp()
+			if err := <-failed; !errors.Is(err, context.Canceled) {
+				t.Errorf("the caller got %v", err)
+			}
+			if err := <-g.ended; err == nil {
+				t.Error("the call was not stopped")
+			}
+			o, err := g.door.Await(t.Context(), id)
+			if err != nil || o.State != ops.Cancelled {
+				t.Errorf("the call is %+v, %v; want cancelled", o, err)
+			}
+		})
+	}
+}
+
+func TestHangUpLeavesAsyncCalls(t *testing.T) {
+	g := open(t)
+	client := g.newClient()
+	resp, err := client.Do(g.build(t.Context(), request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`, header: map[string]string{"Prefer": "respond-async"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	id := <-g.begun
+	client.CloseIdleConnections()
+	close(g.release)
+	if o, err := g.door.Await(t.Context(), id); err != nil || o.State != ops.Succeeded {
+		t.Errorf("the call is %+v, %v; want succeeded", o, err)
+	}
+}
+
+// A caller whose call outlasts the longest wait gets the call's address, and the
+// call goes on.
+func TestLongestWait(t *testing.T) {
+	g := open(t, func(c *Config) { c.Limits.Wait = time.Millisecond })
+	var taken CallTaken
+	a := g.ok(202, request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`}, &taken)
+	if a.header.Get("Location") != "/v1/calls/"+string(taken.Call) {
+		t.Errorf("Location %q", a.header.Get("Location"))
+	}
+	close(g.release)
+	if o, err := g.door.Await(t.Context(), taken.Call); err != nil || o.State != ops.Succeeded {
+		t.Errorf("the call is %+v, %v; want succeeded", o, err)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	g := open(t)
+	var taken CallTaken
+	g.ok(202, request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`, header: map[string]string{"Prefer": "respond-async"}}, &taken)
+	<-g.begun
+	path := "/v1/calls/" + string(taken.Call) + "/cancel"
+	if a := g.do(request{method: "POST", path: path, as: "other"}); a.fault.Code != ops.NotFound {
+		t.Errorf("another agent: got %s", a)
+	}
+	var got CallTaken
+	g.ok(200, request{method: "POST", path: path, as: "scout"}, &got)
+	if got.Call != taken.Call || got.State != ops.Cancelled {
+		t.Errorf("got %+v", got)
+	}
+	if a := g.do(request{method: "POST", path: path, as: "scout", body: "{}"}); a.fault.Code != ops.Conflict {
+		t.Errorf("again: got %s", a)
+	}
+}
+
+// A stop answers the callers that wait, if their calls end in time.
+func TestShutdownFinishes(t *testing.T) {
+	g := open(t)
+	status := make(chan int, 1)
+	r := g.build(t.Context(), request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`})
+	go func() {
+		resp, err := g.client.Do(r)
+		if err != nil {
+			status <- 0
+			return
+		}
+		resp.Body.Close()
+		status <- resp.StatusCode
+	}()
+	<-g.begun
+	stopped := make(chan error, 1)
+	go func() { stopped <- g.server.Shutdown(t.Context()) }()
+	<-g.server.stopping
+	close(g.release)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if got := <-status; got != 200 {
+		t.Errorf("the caller got %d, want 200", got)
+	}
+}
+
+// A stop that may not wait cuts its callers off, and leaves their calls to the door.
+func TestShutdownIsBounded(t *testing.T) {
+	g := open(t)
+	failed := make(chan error, 1)
+	r := g.build(t.Context(), request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`})
+	go func() {
+		resp, err := g.client.Do(r)
+		if err == nil {
+			resp.Body.Close()
+		}
+		failed <- err
+	}()
+	id := <-g.begun
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := g.server.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("shutdown: got %v, want %v", err, context.Canceled)
+	}
+	if err := <-failed; err == nil {
+		t.Error("the caller was answered")
+	}
+	close(g.release)
+	if o, err := g.door.Await(t.Context(), id); err != nil || o.State != ops.Succeeded {
+		t.Errorf("the call is %+v, %v; want succeeded", o, err)
+	}
+}

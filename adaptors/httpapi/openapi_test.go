@@ -1,0 +1,247 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"inband/ops"
+	"inband/service"
+	"inband/service/threads"
+)
+
+// document is what the tests need of openapi.json.
+type document struct {
+	OpenAPI string `json:"openapi"`
+	Paths   map[string]map[string]struct {
+		OperationID string                `json:"operationId"`
+		Security    []map[string][]string `json:"security"`
+		Parameters  []struct {
+			Name, In string
+			Required bool
+		} `json:"parameters"`
+		RequestBody *struct {
+			Content map[string]struct{ Schema json.RawMessage }
+		} `json:"requestBody"`
+		Responses map[string]struct {
+			Content map[string]struct{ Schema json.RawMessage }
+		} `json:"responses"`
+	} `json:"paths"`
+	Components struct {
+		Schemas map[string]json.RawMessage `json:"schemas"`
+	} `json:"components"`
+}
+
+func (g *gateway) document() (d document, raw any) {
+	g.t.Helper()
+	a := g.ok(200, request{method: "GET", path: "/openapi.json"}, &d)
+	raw, err := jsonschema.UnmarshalJSON(bytes.NewReader(a.body))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return d, raw
+}
+
+func TestDocumentListsTheRoutes(t *testing.T) {
+	g := open(t)
+	d, _ := g.document()
+	if !strings.HasPrefix(d.OpenAPI, "3.1.") {
+		t.Errorf("openapi is %q, want 3.1", d.OpenAPI)
+	}
+	var documented, routed []string
+	ids := make(map[string]bool)
+	for path, methods := range d.Paths {
+		for method, op := range methods {
+			documented = append(documented, strings.ToUpper(method)+" "+path)
+			if ids[op.OperationID] {
+				t.Errorf("two operations are called %s", op.OperationID)
+			}
+			ids[op.OperationID] = true
+			open := path == "/healthz" || path == "/readyz" || path == "/openapi.json"
+			if needs := len(op.Security) > 0; needs == open {
+				t.Errorf("%s %s: needs a token is %v", method, path, needs)
+			}
+			if _, ok := op.Responses["default"].Content[problemJSON]; !ok {
+				t.Errorf("%s %s: no fault documented", method, path)
+			}
+			for status, r := range op.Responses {
+				for kind, c := range r.Content {
+					if len(c.Schema) == 0 {
+						t.Errorf("%s %s: %s %s has no schema", method, path, status, kind)
+					}
+				}
+			}
+			for _, p := range op.Parameters {
+				if p.In == "path" && !p.Required {
+					t.Errorf("%s %s: path parameter %s is optional", method, path, p.Name)
+				}
+			}
+		}
+	}
+	err := chi.Walk(g.server.router, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		routed = append(routed, method+" "+route)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(documented)
+	slices.Sort(routed)
+	if diff := cmp.Diff(routed, documented); diff != "" {
+		t.Errorf("routes (-routed +documented):\n%s", diff)
+	}
+}
+
+// Every schema of the document is JSON Schema 2020-12, and every reference leads
+// somewhere.
+func TestDocumentSchemasCompile(t *testing.T) {
+	g := open(t)
+	d, raw := g.document()
+	c := compiler(t, raw)
+	for _, name := range slices.Sorted(maps.Keys(d.Components.Schemas)) {
+		if _, err := c.Compile("openapi.json#/components/schemas/" + name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"Problem", "ExecProblem", "CallDone", "CallTaken", "Ack", "Thread", "Event"} {
+		if _, ok := d.Components.Schemas[name]; !ok {
+			t.Errorf("no schema %s", name)
+		}
+	}
+}
+
+func compiler(t *testing.T, raw any) *jsonschema.Compiler {
+	t.Helper()
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.AssertFormat()
+	if err := c.AddResource("openapi.json", raw); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Every route answers what its document says, faults included.
+func TestAnswersFitTheDocument(t *testing.T) {
+	g := open(t)
+	d, raw := g.document()
+	c := compiler(t, raw)
+
+	var done CallDone
+	g.ok(200, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"box","params":{"action":"version"}}`}, &done)
+	var ack threads.Ack
+	g.ok(201, request{method: "POST", path: "/v1/replies", as: "scout", body: `{"room":"lobby","message":"m-1","text":"Look. [TOOL tools.list {}]"}`}, &ack)
+	var async CallTaken
+	slow := g.ok(202, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"slow"}`, header: map[string]string{"Prefer": "respond-async"}}, &async)
+	<-g.begun
+
+	seen := make(map[string]bool)
+	check := func(template string, a reply, method string) {
+		t.Helper()
+		op := d.Paths[template][strings.ToLower(method)]
+		status := http.StatusText(a.status)
+		key := "default"
+		for s := range op.Responses {
+			if s != "default" && strings.HasPrefix(a.String(), s+" ") {
+				key = s
+			}
+		}
+		if key == "default" && a.status < 400 {
+			t.Errorf("%s %s: %s is not documented", method, template, status)
+			return
+		}
+		kind := strings.Split(a.header.Get("Content-Type"), ";")[0]
+		escaped := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D").Replace(template)
+		where := "openapi.json#/paths/" + escaped + "/" + strings.ToLower(method) + "/responses/" + key + "/content/" + strings.ReplaceAll(kind, "/", "~1") + "/schema"
+		schema, err := c.Compile(where)
+		if err != nil {
+			t.Errorf("%s %s: %v", method, template, err)
+			return
+		}
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(a.body))
+		if err != nil {
+			t.Errorf("%s %s: %v", method, template, err)
+			return
+		}
+		if err := schema.Validate(v); err != nil {
+			t.Errorf("%s %s: %v\nanswer: %s", method, template, err, a)
+		}
+		seen[method+" "+template] = true
+	}
+	for _, q := range []struct{ template, path, body string }{
+		{"/exec", "", `{"op":"tools.list"}`},
+		{"/exec", "", `{"op":"tools"}`},
+		{"/exec", "", `{"op":"test.fail"}`},
+		{"/exec", "", `{"op":"no.such.op"}`},
+		{"/v1/replies", "", `{"agent":"scout","room":"lobby","message":"m-1","text":"again"}`},
+		{"/v1/replies", "", `{"agent":"scout","thread":"` + ack.Thread + `","message":"m-2","text":"[TOOL x {}] [TOOL test.a/b {}]"}`},
+		{"/v1/status", "", ""}, {"/v1/version", "", ""}, {"/v1/config", "", ""}, {"/v1/providers", "", ""},
+		{"/v1/adaptors", "", ""}, {"/v1/outbox", "", ""}, {"/v1/ops", "", ""}, {"/v1/threads", "", ""}, {"/v1/agents", "", ""}, {"/v1/calls", "", ""},
+		{"/v1/ops/{name}", "/v1/ops/test.a%2Fb", ""},
+		{"/v1/threads/{id}", "/v1/threads/" + ack.Thread, ""},
+		{"/v1/calls/{id}", "/v1/calls/" + string(done.Call), ""},
+		{"/v1/agents/{id}", "/v1/agents/mx", ""},
+		{"/v1/agents", "", `{"id":"new","role":"bridge","agents":["scout"]}`},
+		{"/v1/agents", "", `{"id":"new","role":"agent"}`},
+		{"/v1/agents/{id}/revoke", "/v1/agents/new/revoke", "{}"},
+		{"/v1/calls/{id}/cancel", slow.header.Get("Location") + "/cancel", "{}"},
+		{"/v1/calls/{id}/cancel", slow.header.Get("Location") + "/cancel", "{}"},
+		{"/v1/ops/reload", "", "{}"},
+		{"/healthz", "", ""}, {"/readyz", "", ""}, {"/openapi.json", "", ""},
+	} {
+		method, path := "GET", q.path
+		if q.body != "" {
+			method = "POST"
+		}
+		if path == "" {
+			path = q.template
+		}
+		check(q.template, g.do(request{method: method, path: path, as: "ada", body: q.body}), method)
+	}
+	check("/v1/events", g.do(request{method: "GET", path: "/v1/events?after=999999", as: "ada"}), "GET")
+	if err := <-g.ended; err == nil {
+		t.Error("the slow call was not cancelled")
+	}
+	for path, methods := range d.Paths {
+		for method := range methods {
+			if !seen[strings.ToUpper(method)+" "+path] {
+				t.Errorf("%s %s: no answer was checked", method, path)
+			}
+		}
+	}
+}
+
+// The API and box.exec answer the same.
+func TestReadsAreBoxExecs(t *testing.T) {
+	g := open(t)
+	for _, name := range []string{"version", "config", "ops", "providers", "adaptors", "agents", "threads", "outbox"} {
+		var over, through any
+		g.get("ada", "/v1/"+name, &over)
+		var done CallDone
+		g.ok(200, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"box.exec","params":{"action":"` + name + `"}}`}, &done)
+		if err := json.Unmarshal(done.Result, &through); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(through, over); diff != "" {
+			t.Errorf("%s (-box.exec +API):\n%s", name, diff)
+		}
+	}
+	var over, through service.OpListing
+	g.get("ada", "/v1/ops/test.a%2Fb", &over)
+	var done CallDone
+	g.ok(200, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"box.exec","params":{"action":"op","arg":"test.a/b"}}`}, &done)
+	if err := json.Unmarshal(done.Result, &through); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(through, over); diff != "" || over.Name != ops.OpName("test.a/b") {
+		t.Errorf("op (-box.exec +API):\n%s", diff)
+	}
+}

@@ -1,0 +1,485 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-chi/chi/v5"
+	"github.com/oklog/ulid/v2"
+
+	"inband/ops"
+	"inband/service"
+	"inband/service/journal"
+)
+
+// Door is what the API needs of the one door.
+type Door interface {
+	Submit(ctx context.Context, call ops.Call) (service.Ticket, error)
+	Await(ctx context.Context, id ops.CallID) (ops.Outcome, error)
+	Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.State, error)
+}
+
+// Reads answers the reads that the API shares with box.exec, by their name there.
+type Reads interface {
+	Do(ctx context.Context, by ops.Identity, name string, q service.Query) (any, error)
+}
+
+// Identities proves, makes and revokes identities.
+type Identities interface {
+	Authenticate(ctx context.Context, token string) (ops.Identity, error)
+	Add(ctx context.Context, id ops.Identity, agents ...ops.IdentityID) (token string, err error)
+	Revoke(ctx context.Context, id ops.IdentityID) (at time.Time, err error)
+}
+
+// Events is the journal as a stream reads it.
+type Events interface {
+	Tail(ctx context.Context, after int64, f func(journal.Event) error) error
+	Head(ctx context.Context) (int64, error)
+}
+
+// Config is what a Server stands on. All but Hosts and Limits is required.
+type Config struct {
+	Door       Door
+	Reads      Reads
+	Replies    Replies
+	Identities Identities
+	Events     Events
+
+	// Reload reads the op files again and returns what it found, as the JSON of
+	// POST /v1/ops/reload. Its error is a fault that says what is wrong with them.
+	Reload func(context.Context) (any, error)
+	// Ready names what keeps the gateway from being ready, nothing if it is.
+	Ready func() []string
+
+	Version string       // of the API's document
+	Hosts   []string     // names of this gateway besides localhost, 127.0.0.1 and ::1
+	Log     *slog.Logger // never gets bodies, queries or tokens
+	Limits  Limits
+}
+
+// Limits bounds what clients can take of the gateway. A zero field gets the value in
+// parentheses.
+type Limits struct {
+	Body        int64         // bytes of a body (64 KiB)
+	Reply       int64         // bytes of the body of a reply (1 MiB)
+	Header      int           // bytes of a request's header (32 KiB)
+	Requests    int           // requests under way; more are Busy (512)
+	Connections int           // connections; more wait in the system's queue (1024)
+	Streams     int           // clients of /v1/events; more are Busy (64)
+	OwnStreams  int           // of them, those of one identity (8)
+	ReadHeader  time.Duration // until a header has arrived (10 s)
+	Read        time.Duration // until header and body have arrived (30 s)
+	Write       time.Duration // for an answer, or a piece of a stream (30 s)
+	Idle        time.Duration // between requests on one connection (2 min)
+	Wait        time.Duration // that POST /exec waits before it answers 202 (10 min)
+	Heartbeat   time.Duration // between comments on a stream (15 s)
+}
+
+func (l Limits) withDefaults() (Limits, error) {
+	standard := Limits{
+		Body: 64 << 10, Reply: 1 << 20, Header: 32 << 10, Requests: 512, Connections: 1024, Streams: 64, OwnStreams: 8,
+		ReadHeader: 10 * time.Second, Read: 30 * time.Second, Write: 30 * time.Second, Idle: 2 * time.Minute,
+		Wait: 10 * time.Minute, Heartbeat: 15 * time.Second,
+	}
+	ok := orStandard(&l.Body, standard.Body) && orStandard(&l.Reply, standard.Reply) && orStandard(&l.Header, standard.Header) &&
+		orStandard(&l.Requests, standard.Requests) && orStandard(&l.Connections, standard.Connections) &&
+		orStandard(&l.Streams, standard.Streams) && orStandard(&l.OwnStreams, standard.OwnStreams) &&
+		orStandard(&l.ReadHeader, standard.ReadHeader) && orStandard(&l.Read, standard.Read) &&
+		orStandard(&l.Write, standard.Write) && orStandard(&l.Idle, standard.Idle) &&
+		orStandard(&l.Wait, standard.Wait) && orStandard(&l.Heartbeat, standard.Heartbeat)
+	if !ok {
+		return l, errors.New("httpapi: a negative limit")
+	}
+	return l, nil
+}
+
+func orStandard[T int | int64 | time.Duration](v *T, standard T) bool {
+	if *v == 0 {
+		*v = standard
+	}
+	return *v > 0
+}
+
+// Server is the HTTPS API. Make it with New; Serve or Handler puts it to work;
+// Shutdown ends it.
+type Server struct {
+	door       Door
+	reads      Reads
+	replies    Replies
+	identities Identities
+	events     Events
+	reload     func(context.Context) (any, error)
+	ready      func() []string
+	log        *slog.Logger
+	limits     Limits
+
+	hosts    map[string]bool
+	router   *chi.Mux
+	api      huma.API
+	document []byte // openapi.json
+	requests chan struct{}
+	http     *http.Server
+
+	stopping chan struct{} // closed by Shutdown
+	stopOnce sync.Once
+
+	mu      sync.Mutex
+	streams map[ops.IdentityID]int // open ones of each identity
+	open    int                    // all of them
+}
+
+// New returns a server over c. Nothing listens yet.
+func New(c Config) (*Server, error) {
+	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
+		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
+		return nil, errors.New("httpapi: every field of Config but Hosts and Limits is required")
+	}
+	limits, err := c.Limits.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
+		reload: c.Reload, ready: c.Ready, log: c.Log, limits: limits,
+		hosts:    make(map[string]bool),
+		router:   chi.NewMux(),
+		requests: make(chan struct{}, limits.Requests),
+		stopping: make(chan struct{}),
+		streams:  make(map[ops.IdentityID]int),
+	}
+	for _, h := range append([]string{"localhost", "127.0.0.1", "::1"}, c.Hosts...) {
+		if hostName(h) == "" {
+			return nil, fmt.Errorf("httpapi: the host %q is no name", h)
+		}
+		s.hosts[hostName(h)] = true
+	}
+	s.router.NotFound(func(w http.ResponseWriter, _ *http.Request) {
+		writeFault(w, ops.Faultf(ops.NotFound, "there is no such route; /openapi.json lists them"))
+	})
+	s.router.MethodNotAllowed(s.methodNotAllowed)
+	s.api = humachi.New(s.router, apiConfig(c.Version))
+	s.api.UseMiddleware(s.guard)
+	s.routes()
+	if s.document, err = json.Marshal(s.api.OpenAPI()); err != nil {
+		return nil, fmt.Errorf("httpapi: write the OpenAPI document: %w", err)
+	}
+	s.http = &http.Server{
+		Handler:                      s.Handler(),
+		ReadHeaderTimeout:            limits.ReadHeader,
+		ReadTimeout:                  limits.Read,
+		IdleTimeout:                  limits.Idle,
+		MaxHeaderBytes:               limits.Header,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		// No WriteTimeout: it would run while a caller waits for its call. The
+		// deadline is set when an answer begins.
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 100,
+			WriteByteTimeout:     limits.Write,
+			SendPingTimeout:      limits.Heartbeat,
+			PingTimeout:          limits.Heartbeat,
+		},
+	}
+	return s, nil
+}
+
+// apiConfig is huma without what it adds by itself: documentation pages from
+// elsewhere, schema routes, $schema members and links.
+func apiConfig(version string) huma.Config {
+	c := huma.DefaultConfig("Inband", version)
+	c.OpenAPIPath, c.DocsPath, c.SchemasPath = "", "", ""
+	c.CreateHooks = nil
+	c.Info.Description = "Operations through one door. Faults are application/problem+json; docs/api.md says what the codes mean."
+	format := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
+	c.Formats = map[string]huma.Format{"application/json": format, "json": format} // "json" for …+json
+	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"token": {Type: "http", Scheme: "bearer", Description: "A token of an identity; it begins with ibt_."},
+	}
+	return c
+}
+
+// marshal writes v whole or not at all.
+func marshal(w io.Writer, v any) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// withToken is the security of every route but the open ones.
+var withToken = []map[string][]string{{"token": {}}}
+
+// routes registers every route.
+func (s *Server) routes() {
+	s.execRoute()
+	s.replyRoute()
+	s.readRoutes()
+	s.callRoutes()
+	s.opRoutes()
+	s.agentRoutes()
+	s.eventRoute()
+	s.openRoutes()
+}
+
+type none struct{}
+
+// openRoutes are those that need no token.
+func (s *Server) openRoutes() {
+	type health struct {
+		Body struct {
+			Status string `json:"status" enum:"ok"`
+		}
+	}
+	huma.Register(s.api, huma.Operation{
+		OperationID: "healthz", Method: http.MethodGet, Path: "/healthz", Summary: "Whether the process serves",
+	}, func(context.Context, *none) (*health, error) {
+		h := &health{}
+		h.Body.Status = "ok"
+		return h, nil
+	})
+
+	type readiness struct {
+		Body struct {
+			Ready bool `json:"ready"`
+		}
+	}
+	huma.Register(s.api, huma.Operation{
+		OperationID: "readyz", Method: http.MethodGet, Path: "/readyz", Summary: "Whether the gateway takes work",
+		Description: "503 with `details.missing` while it does not.",
+	}, func(ctx context.Context, _ *none) (*readiness, error) {
+		missing := s.ready()
+		if s.isStopping() {
+			missing = append(missing[:len(missing):len(missing)], "the gateway is stopping")
+		}
+		if len(missing) > 0 {
+			return nil, s.problem(ctx, ops.Faultf(ops.Unavailable, "not ready: %s", strings.Join(missing, "; ")).With("missing", missing))
+		}
+		r := &readiness{}
+		r.Body.Ready = true
+		return r, nil
+	})
+
+	type document struct {
+		ContentType string `header:"Content-Type"`
+		Body        []byte
+	}
+	huma.Register(s.api, huma.Operation{
+		OperationID: "openapi", Method: http.MethodGet, Path: "/openapi.json", Summary: "This document",
+		Responses: map[string]*huma.Response{"200": {
+			Description: "OpenAPI 3.1",
+			Content:     map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}}},
+		}},
+	}, func(context.Context, *none) (*document, error) {
+		return &document{ContentType: "application/json", Body: s.document}, nil
+	})
+}
+
+// Handler returns the API without the listener, for tests and for mounting. What
+// depends on the connection (TLS, the bounds on headers and connections) is Serve's.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.front) }
+
+type requestKey struct{}
+
+// requestID is the id under which the log speaks of a request, and the caller reads
+// it in X-Request-Id.
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestKey{}).(string)
+	return id
+}
+
+// front is the first thing that a request meets.
+func (s *Server) front(w http.ResponseWriter, r *http.Request) {
+	id := "q-" + strings.ToLower(ulid.Make().String())
+	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, id))
+	a := &answer{ResponseWriter: w, within: s.limits.Write}
+	h := w.Header()
+	h.Set("X-Request-Id", id)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	begun := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
+			s.log.LogAttrs(r.Context(), slog.LevelError, "panic while serving", slog.String("request", id),
+				slog.String("method", r.Method), slog.String("route", r.Pattern), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			if a.status != 0 {
+				panic(http.ErrAbortHandler) // half an answer must not look whole
+			}
+			writeFault(a, ops.Faultf(ops.Internal, "internal error; the gateway's log has the particulars"))
+		}
+		s.log.LogAttrs(r.Context(), slog.LevelDebug, "served", slog.String("request", id), slog.String("method", r.Method),
+			slog.String("route", r.Pattern), slog.Int("status", a.status), slog.Duration("took", time.Since(begun)))
+	}()
+	if f := s.checkSite(r); f != nil {
+		writeFault(a, f)
+		return
+	}
+	if !plain(r.URL.Path) {
+		writeFault(a, ops.Faultf(ops.BadRequest, "the path has control characters or is not UTF-8"))
+		return
+	}
+	route := chi.NewRouteContext()
+	route.Routes = s.router
+	r = r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, route))
+	switch r.Method {
+	case http.MethodHead: // a GET whose body net/http leaves out
+		route.RouteMethod = http.MethodGet
+	case http.MethodOptions:
+		if allow := s.allowed(r); allow != "" {
+			a.Header().Set("Allow", allow)
+			a.WriteHeader(http.StatusNoContent)
+			return
+		}
+	}
+	s.router.ServeHTTP(a, r)
+}
+
+// checkSite refuses requests that were meant for somebody else, or that some other
+// site had a browser send (DNS rebinding, cross-site requests).
+func (s *Server) checkSite(r *http.Request) *ops.Fault {
+	if !s.hosts[hostName(r.Host)] {
+		return ops.Faultf(ops.BadRequest, "the Host header names no host of this gateway")
+	}
+	foreign := ops.Faultf(ops.NotPermitted, "requests from other sites are refused")
+	switch site := r.Header.Get("Sec-Fetch-Site"); site {
+	case "", "none", "same-origin":
+	default:
+		return foreign
+	}
+	switch origin := r.Header.Values("Origin"); len(origin) {
+	case 0:
+		return nil
+	case 1:
+		u, err := url.Parse(origin[0])
+		if err != nil || u.Scheme != "https" || !strings.EqualFold(u.Host, r.Host) || "https://"+u.Host != origin[0] {
+			return foreign
+		}
+		return nil
+	default:
+		return foreign
+	}
+}
+
+// hostName is a Host header, or a configured host, without its port, in lower case.
+func hostName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
+}
+
+var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
+
+// allowed is the Allow header of r's path, empty if there is no such route.
+func (s *Server) allowed(r *http.Request) string {
+	path := r.URL.Path
+	if r.URL.RawPath != "" {
+		path = r.URL.RawPath
+	}
+	var allow []string
+	for _, m := range methods {
+		if s.router.Match(chi.NewRouteContext(), m, path) {
+			allow = append(allow, m)
+			if m == http.MethodGet {
+				allow = append(allow, http.MethodHead)
+			}
+		}
+	}
+	if len(allow) == 0 {
+		return ""
+	}
+	return strings.Join(append(allow, http.MethodOptions), ", ")
+}
+
+func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	allow := s.allowed(r)
+	if allow == "" { // a method that the router does not know, on no route
+		s.router.NotFoundHandler()(w, r)
+		return
+	}
+	w.Header().Set("Allow", allow)
+	writeFault(w, ops.Faultf(ops.Method, "this route takes %s", allow))
+}
+
+// answer is the writer of one response. It notes the status, and bounds the time
+// that the client has to take it.
+type answer struct {
+	http.ResponseWriter
+	within time.Duration
+	status int // 0 until the response begins
+}
+
+// Unwrap lets http.ResponseController through.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 && status >= 200 {
+		a.status = status
+		// Where deadlines are not supported there is no connection to protect.
+		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(a.within))
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.WriteHeader(http.StatusOK)
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+// Serve answers on ln until Shutdown, and then returns nil. It speaks TLS 1.3 with
+// cert, HTTP/1.1 and HTTP/2. ctx is the parent of every request's; when it ends, so
+// do they. Serve closes ln and is called once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener, cert tls.Certificate) error {
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}
+	err := s.http.ServeTLS(limitListener(ln, s.limits.Connections), "", "")
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
+}
+
+// Shutdown takes no new requests, ends the streams, and waits for the requests under
+// way until ctx ends; then it cuts their connections and returns ctx's error. The
+// calls of those that were cut are left to the door, which is closed after it.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stopOnce.Do(func() { close(s.stopping) })
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		s.http.Close()
+		return fmt.Errorf("shut the API down: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) isStopping() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
