@@ -276,25 +276,34 @@ func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, er
 	if access.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
 		owner = ""
 	}
-	var calls []storedCall
-	err = d.store.View(ctx, func(tx journal.Tx) (err error) {
-		calls, err = selectCalls(tx, `WHERE ($1 = '' OR by_id = $1) AND ($2 = '' OR id < $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR op = $4)
-			ORDER BY id DESC LIMIT $5`, owner, q.After, q.Filter["state"], q.Filter["op"], int64(limit+1))
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
 	page := struct {
 		Calls []CallListing `json:"calls"`
 		Next  ops.CallID    `json:"next,omitempty"`
 	}{Calls: []CallListing{}}
-	if len(calls) > limit {
-		calls = calls[:limit]
-		page.Next = calls[limit-1].ID
+	err = d.store.View(ctx, func(tx journal.Tx) error {
+		// Neither parameters nor outcomes: a page of those could be very large.
+		return tx.Query(`SELECT id, by_id, by_role, op, source, state, received_at, settled_at FROM call
+			WHERE ($1 = '' OR by_id = $1) AND ($2 = '' OR id < $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR op = $4)
+			ORDER BY id DESC LIMIT $5`,
+			func(scan func(...any) error) error {
+				var c storedCall
+				var received int64
+				var settled *int64
+				if err := scan((*string)(&c.ID), (*string)(&c.By.ID), (*string)(&c.By.Role), (*string)(&c.Op), &c.From.Source,
+					(*string)(&c.State), &received, &settled); err != nil {
+					return err
+				}
+				c.ReceivedAt, c.SettledAt = moment(received), maybe(settled)
+				page.Calls = append(page.Calls, d.listed(c))
+				return nil
+			}, owner, q.After, q.Filter["state"], q.Filter["op"], int64(limit+1))
+	})
+	if err != nil {
+		return nil, err
 	}
-	for _, c := range calls {
-		page.Calls = append(page.Calls, d.listed(c))
+	if len(page.Calls) > limit {
+		page.Calls = page.Calls[:limit]
+		page.Next = page.Calls[limit-1].Call
 	}
 	return page, nil
 }

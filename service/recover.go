@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"strings"
 
 	"inband/ops"
 	"inband/service/journal"
@@ -22,12 +23,17 @@ func (d *Door) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var again []Ticket
+	var replies []string // in the order of their first call
+	again := make(map[string][]Ticket)
 	count := make(map[string]int)
 	for _, c := range open {
 		outcome, rerun := d.left(c)
 		if rerun != nil {
-			again = append(again, Ticket{Call: c.ID, Op: c.Op, State: c.State, task: rerun})
+			reply, _, _ := strings.Cut(c.From.Source, "#")
+			if again[reply] == nil {
+				replies = append(replies, reply)
+			}
+			again[reply] = append(again[reply], Ticket{Call: c.ID, Op: c.Op, State: c.State, task: rerun})
 			count["run again"]++
 			continue
 		}
@@ -39,7 +45,9 @@ func (d *Door) recover(ctx context.Context) error {
 	if len(open) > 0 {
 		d.log.Info("dealt with the calls that were open", "calls", len(open), "as", count)
 	}
-	d.Run(again...)
+	for _, reply := range replies {
+		d.Run(again[reply]...)
+	}
 	return nil
 }
 
