@@ -1,0 +1,269 @@
+package command
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"inband/exec/proc"
+	"inband/ops"
+)
+
+// Output is the value of a command op's result.
+type Output struct {
+	ExitCode int `json:"exit_code"`
+	// Stdout and Stderr are text. Where bytes were dropped between the beginning
+	// and the end, a line says how many; what is not UTF-8 reads U+FFFD.
+	Stdout string `json:"stdout"`
+	Stderr string `json:"stderr"`
+	// StdoutBase64 and StderrBase64 are the bytes that were kept, for a stream
+	// that is not UTF-8.
+	StdoutBase64 string `json:"stdout_base64,omitempty"`
+	StderrBase64 string `json:"stderr_base64,omitempty"`
+	Truncated    bool   `json:"truncated"`
+	DroppedBytes int64  `json:"dropped_bytes"`
+	DurationMS   int64  `json:"duration_ms"`
+	// LeftBehind names processes, at most 8, that outlived the program and were
+	// killed.
+	LeftBehind []string `json:"left_behind,omitempty"`
+}
+
+// maxDetail bounds each stream in the details of a fault, in bytes: its end.
+const maxDetail = 4 << 10
+
+// environment is what every program sees.
+var environment = []string{"LANG=C.UTF-8"}
+
+type executor struct{ op ops.Op }
+
+var _ ops.Executor = (*executor)(nil)
+
+// New returns what runs op, a command op. An error means that op cannot be run
+// as things are and names the reason; see Check for those of the program.
+func New(op ops.Op) (ops.Executor, error) {
+	e, err := prepare(op)
+	if err != nil {
+		return nil, err
+	}
+	if err := Check(op.Command.Argv[0].Word); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// prepare makes the executor of an op whose program has not been looked at.
+func prepare(op ops.Op) (*executor, error) {
+	op.Params = slices.Clone(op.Params)
+	if err := op.Check(); err != nil {
+		return nil, err
+	}
+	if op.Command == nil || len(op.Command.Argv) == 0 || op.Command.Argv[0].Word == "" {
+		return nil, errors.New("it names no program")
+	}
+	if op.Command.OutputMax < 1 || op.Command.OutputMax > ops.MaxOutput {
+		return nil, fmt.Errorf("it keeps %d bytes of output; want 1 to %d", op.Command.OutputMax, ops.MaxOutput)
+	}
+	if op.Timeout == 0 {
+		op.Timeout = ops.DefaultTimeout
+	}
+	if op.Timeout < ops.MinTimeout || op.Timeout > ops.MaxTimeout {
+		return nil, fmt.Errorf("its timeout is %s; want %s to %s", op.Timeout, ops.MinTimeout, ops.MaxTimeout)
+	}
+	for _, a := range op.Command.Argv {
+		if a.Param != "" && !slices.ContainsFunc(op.Params, func(p ops.Param) bool { return p.Name == a.Param && p.Type != ops.Text }) {
+			return nil, fmt.Errorf("its argv uses the parameter %q, which it does not have or which is free text", a.Param)
+		}
+	}
+	if err := disguised(&op); err != nil {
+		return nil, err
+	}
+	return &executor{op}, nil
+}
+
+// Problem is an op that cannot be run as things are, and why.
+type Problem struct {
+	Op   ops.OpName
+	File string
+	Line int
+	Err  error
+}
+
+// Error returns "FILE:LINE: op NAME: why".
+func (p Problem) Error() string { return fmt.Sprintf("%s:%d: op %s: %v", p.File, p.Line, p.Op, p.Err) }
+
+// Unwrap returns the reason.
+func (p Problem) Unwrap() error { return p.Err }
+
+// Bind returns every op of a file with what runs it. An op whose program is
+// missing or must not be started is bound too, so that it is listed and its calls
+// say what is the matter, and it is among the problems. An op that could never be
+// run is a problem and is not bound.
+func Bind(file ops.File) ([]ops.Bound, []Problem) {
+	var bound []ops.Bound
+	var problems []Problem
+	for _, d := range file.Ops {
+		e, err := prepare(d.Op)
+		if err == nil {
+			bound = append(bound, ops.Bound{Op: d.Op, Executor: e})
+			err = Check(d.Command.Argv[0].Word)
+		}
+		if err != nil {
+			problems = append(problems, Problem{d.Name, d.File, d.Line, err})
+		}
+	}
+	return bound, problems
+}
+
+// Execute runs the program once. It returns an error only when the program was
+// started and how it ended cannot be known.
+func (e *executor) Execute(ctx context.Context, call ops.Call) (ops.Outcome, error) {
+	values, _, fault := e.op.Params.Parse(call.Params)
+	if fault != nil {
+		return ops.Failure(fault), nil
+	}
+	if err := Check(e.op.Command.Argv[0].Word); err != nil {
+		return ops.Failure(notRun(ops.Unavailable, "op %s cannot be run here: %v", e.op.Name, err)), nil
+	}
+	res, err := proc.Run(ctx, proc.Spec{
+		Argv: Argv(&e.op, values), Env: environment, Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
+	})
+	if err != nil {
+		return e.notStarted(ctx, err), nil
+	}
+	return e.outcome(ctx, res)
+}
+
+func notRun(code ops.Code, format string, args ...any) *ops.Fault {
+	return ops.Faultf(code, format, args...).With("started", false)
+}
+
+// notStarted says why nothing ran.
+func (e *executor) notStarted(ctx context.Context, err error) ops.Outcome {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return ops.Failure(notRun(ops.TimedOut, "the time for op %s had passed before it began; nothing ran", e.op.Name))
+	case ctx.Err() != nil:
+		return ops.Outcome{State: ops.Cancelled, Fault: notRun(ops.CallCancelled, "op %s was cancelled before it began; nothing ran", e.op.Name)}
+	}
+	for _, scarce := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
+		if errors.Is(err, scarce) {
+			return ops.Failure(notRun(ops.Busy, "op %s: the machine has no room for another process now (%v); nothing ran", e.op.Name, scarce))
+		}
+	}
+	return ops.Failure(notRun(ops.Unavailable, "op %s could not be started: %v; nothing ran", e.op.Name, err))
+}
+
+// outcome says what came of a run.
+func (e *executor) outcome(ctx context.Context, res proc.Result) (ops.Outcome, error) {
+	if res.Unknown {
+		return ops.Outcome{}, fmt.Errorf("op %s: %s", e.op.Name, res.Why)
+	}
+	took := res.Ended.Sub(res.Started)
+	deadline := res.Stopped == proc.Deadline || res.Stopped == proc.Cancelled && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	switch {
+	case deadline:
+		return ops.Failure(e.detail(res, ops.Faultf(ops.TimedOut, "op %s was stopped at its deadline after %s",
+			e.op.Name, took.Round(time.Millisecond)))), nil
+	case res.Stopped == proc.Cancelled:
+		return ops.Outcome{State: ops.Cancelled, Fault: e.detail(res, ops.Faultf(ops.CallCancelled,
+			"op %s was cancelled while it ran and has been stopped; what it had done by then stands", e.op.Name))}, nil
+	case res.Signal != 0:
+		return ops.Failure(e.detail(res, ops.Faultf(ops.OpFailed, "op %s was ended by a signal: %v%s",
+			e.op.Name, res.Signal, lastLine(res.Stderr)))), nil
+	case res.Exit != 0:
+		return ops.Failure(e.detail(res, ops.Faultf(ops.OpFailed, "op %s failed with exit code %d%s",
+			e.op.Name, res.Exit, lastLine(res.Stderr)))), nil
+	}
+	out := Output{
+		ExitCode: res.Exit, Truncated: res.Truncated(), DroppedBytes: res.Stdout.Dropped + res.Stderr.Dropped,
+		DurationMS: took.Milliseconds(), LeftBehind: readable(res.LeftBehind),
+	}
+	out.Stdout, out.StdoutBase64 = render(res.Stdout)
+	out.Stderr, out.StderrBase64 = render(res.Stderr)
+	show := "/stdout"
+	if out.Stdout == "" && out.Stderr != "" {
+		show = "/stderr"
+	}
+	return ops.Success(ops.NewResult(out, show)), nil
+}
+
+// detail adds to f what is known of the run.
+func (e *executor) detail(res proc.Result, f *ops.Fault) *ops.Fault {
+	f = f.With("started", true).With("duration_ms", res.Ended.Sub(res.Started).Milliseconds()).
+		With("stdout", end(res.Stdout)).With("stderr", end(res.Stderr))
+	if res.Signal != 0 {
+		f = f.With("signal", res.Signal.String())
+	} else {
+		f = f.With("exit_code", res.Exit)
+	}
+	if res.LeftBehind != nil {
+		f = f.With("left_behind", readable(res.LeftBehind))
+	}
+	if res.Survivors > 0 {
+		f = f.With("survivors", res.Survivors)
+	}
+	return f
+}
+
+// render returns a stream as text, and its bytes in base64 if it is not UTF-8.
+func render(o proc.Output) (text, b64 string) {
+	head, tail := string(o.Head), string(o.Tail)
+	text = head + tail
+	if o.Dropped > 0 {
+		text = fmt.Sprintf("%s\n… %d bytes dropped …\n%s", head, o.Dropped, tail)
+	}
+	if valid := strings.ToValidUTF8(text, "\uFFFD"); valid != text {
+		return valid, base64.StdEncoding.EncodeToString(append(slices.Clone(o.Head), o.Tail...))
+	}
+	return text, ""
+}
+
+// end returns the last bytes of a stream as text.
+func end(o proc.Output) string {
+	text, _ := render(o)
+	if len(text) <= maxDetail {
+		return text
+	}
+	// The cut may fall into a character, whose rest is left out.
+	return "… " + strings.ToValidUTF8(text[len(text)-maxDetail:], "")
+}
+
+// lastLine returns ": " and the last line of a stream for a message, or "".
+func lastLine(o proc.Output) string {
+	const most = 200
+	text := strings.TrimRightFunc(end(o), unicode.IsSpace)
+	text = text[strings.LastIndexByte(text, '\n')+1:]
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	if text = plain(text); text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+// plain puts a space for each character that does not print.
+func plain(s string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s))
+}
+
+// readable makes the names of processes, which these choose themselves, safe to
+// show.
+func readable(names []string) []string {
+	var out []string
+	for _, n := range names {
+		out = append(out, plain(strings.ToValidUTF8(n, "\uFFFD")))
+	}
+	return out
+}
