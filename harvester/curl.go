@@ -3,277 +3,278 @@ package harvester
 import (
 	"bytes"
 	"strconv"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
-// A curl command is read twice: while its bytes come, by a small lexer that
-// knows only where the command ends and what can make it no call, and once
-// it has ended, by a shell's parser. The lexer leaves out for the parser what
-// needs no parser: what single quotes and quoted here-documents hold, and
-// whatever would be expanded. So the parser never meets anything nested, and
-// no byte of such a body is read by it.
+// A curl command is read by a small lexer while its bytes come, which finds
+// where the command ends, and once it has ended by a shell's parser, which
+// finds its words (prove.go). What needs no parser is kept from it: quoted
+// text is set aside and cited as '0', '1', …, and of a word with something to
+// expand the parser gets the part before and $-. So it never meets anything
+// nested, whose depth would be that of its stack, and it reads few bytes.
 
 // maxFrames bounds how deep expansions may nest in a command (rule 19).
 const maxFrames = 50
 
-// What the lexer stands in, outermost first.
+// A frame is an expansion that stands open, or the command itself.
 type frame struct {
-	kind    byte // 0 for the command itself, or the opener: ( { `
-	parens  int  // in (: parentheses open
+	opener  byte // ( { or `, 0 for the command
+	parens  int  // behind (: parentheses open
 	doubles bool // double quotes stand open
 }
 
 // A heredoc is a here-document that was announced.
 type heredoc struct {
 	delimiter []byte
-	quoted    bool // its body is literal
+	quoted    bool // nothing in its body has a meaning
 	tabs      bool // <<-: leading tabs are dropped
 }
 
 // A curl reads a curl command.
 type curl struct {
-	// What the parser gets.
-	text     []byte // the command, without what is left out
-	literals []byte // what is left out, in one piece
-	ends     []int  // of each literal
-	refused  bool   // it cannot be a call
-	frames   []frame
-	heredocs []heredoc
-	bodies   int // here-documents that are over
+	text     []byte // the words, for the parser
+	quotes   []byte // what was set aside, in one piece
+	ends     []int  // of each quotation in it
+	document int    // the quotation that is the here-document, or -1
+	refused  bool   // it is no call, whatever follows
+	parser   *syntax.Parser
 
-	quote    byte // ' in single quotes, $ in $'…'
-	escaped  bool
-	dollar   bool // behind a $ that means something
-	word     bool // in a word, where # begins no comment
-	comment  bool
-	less     int // < seen in a row
-	announce struct {
-		on, begun, escaped bool
-		quote              byte
-		heredoc
-	}
-	body struct {
-		on      bool
-		line    int // where the line begins, in text or literals
-		same    int // bytes of the delimiter seen on it, -1 when it is another line
-		begun   bool
-		escaped bool
-	}
+	frames  []frame
+	single  bool // in single quotes
+	ansi    bool // in $'…'
+	escaped bool // behind a backslash
+	dollar  bool // behind a $
+	word    bool // in a word, where # begins no comment
+	expands bool // and something in it would be expanded
+	comment bool
+	less    int // < in a row
+
+	heredocs []heredoc
+	over     int // how many of them are
+	naming   naming
+	inBody   bool
+	line     int  // where its line begins, in quotes
+	same     int  // bytes of the delimiter seen on the line; -1: it is another line
+	begun    bool // something stands on the line
 
 	cr    bool // a CR is held back: before LF it is dropped
 	blank bool // only space on the line so far
 	empty bool // and not even that
 }
 
+// naming is the state of reading the delimiter of a here-document.
+type naming struct {
+	on      bool
+	begun   bool
+	quote   byte
+	escaped bool
+}
+
 func (c *curl) reset() {
 	*c = curl{
-		text: c.text[:0], literals: c.literals[:0], ends: c.ends[:0],
+		text: c.text[:0], quotes: c.quotes[:0], ends: c.ends[:0], document: -1, parser: c.parser,
 		frames: append(c.frames[:0], frame{}), heredocs: c.heredocs[:0],
 	}
 }
 
-// step takes the next byte. It reports complete when the byte is the line
-// break that ends the command, and broken when it nests too deep.
+// step takes the next byte. It reports complete when that is the line break
+// that ends the command, and broken when the command nests too deep.
 func (c *curl) step(b byte) verdict {
-	if b == 0 {
-		c.refused = true
-	}
-	if c.body.on {
-		return c.stepBody(b)
-	}
-	if c.comment {
-		if b != '\n' {
-			return unfinished
-		}
-		c.comment = false
-	}
 	f := &c.frames[len(c.frames)-1]
 	outer := len(c.frames) == 1
-	switch c.quote {
-	case '\'':
-		switch {
-		case b != '\'':
-			if outer {
-				c.literals = append(c.literals, b)
-			}
-		default:
-			c.quote = 0
-			if outer {
-				c.text = c.cite(c.text, "'")
-			}
+	switch {
+	case c.inBody:
+		return c.stepBody(b)
+	case c.comment && b != '\n':
+		return unfinished
+	case c.single:
+		if b != '\'' {
+			c.quote(b)
+		} else {
+			c.single = false
+			c.cite()
 		}
 		return unfinished
-	case '$':
-		switch {
-		case c.escaped:
-			c.escaped = false
-		case b == '\\':
-			c.escaped = true
-		case b == '\'':
-			c.quote = 0
-		}
+	case c.ansi:
 		c.emit(b)
+		c.ansi = b != '\'' || c.escaped
+		c.escaped = b == '\\' && !c.escaped
 		return unfinished
-	}
-	if c.announce.on && c.announced(b) {
+	case c.naming.on && c.name(b):
 		return unfinished
-	}
-	if c.escaped {
+	case c.escaped:
 		c.escaped = false
-		c.emit(b)
+		switch {
+		case b == '\n':
+		case !f.doubles:
+			c.emit('\\')
+			c.emit(b)
+		default:
+			if b != '"' && !meansInDoubles(b) {
+				c.quote('\\')
+			}
+			c.quote(b)
+		}
 		return unfinished
 	}
+	c.comment = false
 	if c.dollar {
 		c.dollar = false
 		switch {
 		case b == '(' || b == '{':
 			return c.push(b)
 		case b == '\'' && !f.doubles:
-			c.quote = '$'
+			c.ansi = true
 			c.emit('$')
-			c.emit('\'')
+			c.emit(b)
 			return unfinished
 		}
-		// An expansion, or a $ that a shell might still take for one.
 		c.expand()
 	}
 	if c.less > 0 && b != '<' {
+		c.refused = c.refused || c.less != 2
 		if c.less == 2 {
-			c.less = 0
-			c.announce.on, c.announce.begun, c.announce.escaped, c.announce.quote = true, false, false, 0
-			c.announce.heredoc = heredoc{tabs: b == '-'}
-			if b == '-' || c.announced(b) {
-				return unfinished
-			}
-		} else {
-			c.less, c.refused = 0, true
+			c.naming = naming{on: true}
+			c.heredocs = append(c.heredocs, heredoc{tabs: b == '-'})
+		}
+		c.less = 0
+		if c.naming.on && (b == '-' || c.name(b)) {
+			return unfinished
 		}
 	}
 	switch b {
 	case '\\':
 		c.escaped, c.word = true, true
-		c.emit(b)
 		return unfinished
 	case '$':
 		c.dollar, c.word = true, true
 		return unfinished
 	case '`':
-		if f.kind == '`' {
+		if f.opener == '`' {
 			c.pop()
 			return unfinished
 		}
-		return c.push('`')
+		return c.push(b)
 	case '"':
+		if f.doubles {
+			c.cite()
+		}
 		f.doubles = !f.doubles
 		c.word = true
-		c.emit(b)
 		return unfinished
 	}
 	if f.doubles {
-		c.emit(b)
+		c.quote(b)
 		return unfinished
 	}
-	word := true
+	word := false
 	switch b {
-	case '\'':
-		if f.kind != '{' || !c.frames[len(c.frames)-2].doubles {
-			c.quote, c.word = '\'', true
-			c.emit(b)
-			return unfinished
+	case ' ', '\t':
+	case '\n':
+		c.endWord()
+		if outer {
+			return c.endLine()
 		}
-	case '#':
-		if !c.word && f.kind != '{' {
-			c.comment = true
-			return unfinished
-		}
-	case '(':
-		word = false
-		if f.kind == '(' {
+		return unfinished
+	case '|', ';', '&', '>', '(', ')':
+		c.refused = c.refused || outer
+		if f.opener == '(' && b == '(' {
 			f.parens++
 		}
-		c.refused = c.refused || outer
-	case ')':
-		word = false
-		if f.kind == '(' {
+		if f.opener == '(' && b == ')' {
 			if f.parens--; f.parens == 0 {
 				c.pop()
 				return unfinished
 			}
 		}
-		c.refused = c.refused || outer
-	case '}':
-		if f.kind == '{' {
-			c.pop()
-			return unfinished
-		}
-	case '|', ';', '&', '>':
-		word = false
-		c.refused = c.refused || outer
 	case '<':
-		word = false
 		if outer {
-			if c.less++; c.less > 2 {
-				c.refused = true
-			}
-			return unfinished
+			// A number there would be a file descriptor's.
+			c.refused = c.refused || c.less == 0 && c.word && endsInDigit(c.text)
+			c.less++
 		}
-	case ' ', '\t':
-		word = false
-	case '\r':
-		// Part of a word to a shell, but not to the parser.
-		c.refused = c.refused || outer
-	case '\n':
-		c.word = false
-		if outer {
-			return c.endLine()
-		}
+	default:
+		word = true
+	}
+	if !word {
+		c.endWord()
 		return unfinished
 	}
-	c.word = word
-	c.emit(b)
+	switch {
+	case b == '#' && !c.word && f.opener != '{':
+		c.comment = true
+		return unfinished
+	case b == '}' && f.opener == '{':
+		c.pop()
+		return unfinished
+	case b == '\'' && !(f.opener == '{' && c.frames[len(c.frames)-2].doubles):
+		c.single = true
+	case b == '\r' || b == 0:
+		// A CR is part of a word to a shell, but not to the parser, which
+		// drops a NUL.
+		c.refused = c.refused || outer
+	default:
+		c.emit(b)
+	}
+	c.word = true
 	return unfinished
 }
 
-// emit hands b to the parser, unless it is part of something to expand.
+// kept reports whether what comes is part of a word as the parser gets it.
+func (c *curl) kept() bool { return len(c.frames) == 1 && !c.refused && !c.expands }
+
+// emit hands b to the parser.
 func (c *curl) emit(b byte) {
-	if len(c.frames) == 1 && !c.refused {
+	if c.kept() {
 		c.text = append(c.text, b)
 	}
 }
 
-// expand hands the parser an expansion that holds nothing.
-func (c *curl) expand() {
-	if len(c.frames) == 1 && !c.refused {
-		c.text = append(c.text, "${_}"...)
+// quote sets b aside.
+func (c *curl) quote(b byte) {
+	if c.kept() {
+		c.quotes = append(c.quotes, b)
 	}
 }
 
-// cite ends a literal, and names it by its number.
-func (c *curl) cite(to []byte, behind string) []byte {
-	to = strconv.AppendInt(to, int64(len(c.ends)), 10)
-	c.ends = append(c.ends, len(c.literals))
-	return append(to, behind...)
+// cite ends what is set aside, and cites it.
+func (c *curl) cite() {
+	if c.kept() {
+		c.text = append(c.text, '\'')
+		c.text = strconv.AppendInt(c.text, int64(len(c.ends)), 10)
+		c.text = append(c.text, '\'')
+		c.ends = append(c.ends, len(c.quotes))
+	}
 }
 
-// literal returns what was left out under the given number.
-func (c *curl) literal(number string) (string, bool) {
-	k, err := strconv.Atoi(number)
-	if err != nil || k < 0 || k >= len(c.ends) {
-		return "", false
-	}
+// quotation returns what was set aside under the given number.
+func (c *curl) quotation(k int) []byte {
 	from := 0
 	if k > 0 {
 		from = c.ends[k-1]
 	}
-	return string(c.literals[from:c.ends[k]]), true
+	return c.quotes[from:c.ends[k]]
 }
 
-func (c *curl) push(kind byte) verdict {
+// expand notes that the word holds something to expand.
+func (c *curl) expand() {
+	if c.kept() {
+		if c.frames[0].doubles {
+			c.cite()
+		}
+		c.text = append(c.text, "$-"...)
+		c.expands = true
+	}
+}
+
+func (c *curl) push(opener byte) verdict {
 	if len(c.frames) > maxFrames {
 		return broken
 	}
 	c.expand()
 	c.word = false
-	c.frames = append(c.frames, frame{kind: kind, parens: 1})
+	c.frames = append(c.frames, frame{opener: opener, parens: 1})
 	return unfinished
 }
 
@@ -282,148 +283,119 @@ func (c *curl) pop() {
 	c.word = true
 }
 
-// announced takes the next byte of a here-document's delimiter, and reports
-// whether it belongs to it.
-func (c *curl) announced(b byte) bool {
-	a := &c.announce
-	switch {
-	case a.escaped:
-		a.escaped = false
-	case a.quote == '\'' && b != '\'':
-	case b == '\\':
-		a.escaped, a.quoted, a.begun = true, true, true
-		return true
-	case a.quote == 0 && (b == '\'' || b == '"'):
-		a.quote, a.quoted, a.begun = b, true, true
-		return true
-	case a.quote != 0 && b == a.quote:
-		a.quote = 0
-		return true
-	case a.quote != 0:
-	case b == ' ' || b == '\t':
-		if !a.begun {
-			return true
-		}
-		c.endAnnounce()
-		return false
-	case b == '\n' || bytes.IndexByte([]byte("|;&()<>"), b) >= 0:
-		c.endAnnounce()
-		return false
-	case b == '$' || b == '`':
-		c.refused = true
-	}
-	a.begun = true
-	a.delimiter = append(a.delimiter, b)
-	return true
-}
-
-func (c *curl) endAnnounce() {
-	a := &c.announce
-	a.on = false
+func (c *curl) endWord() {
 	c.word = false
-	if len(a.delimiter) == 0 || len(c.heredocs) > 0 {
-		c.refused = true
+	if len(c.frames) == 1 && !c.refused {
+		c.expands = false
+		c.text = append(c.text, ' ')
 	}
-	if !a.begun {
-		return
-	}
-	c.heredocs = append(c.heredocs, a.heredoc)
-	if a.quoted {
-		c.textIfCall("<<'.'")
-		return
-	}
-	for _, b := range a.delimiter {
-		if opByte[b] == 0 || b == '/' {
-			c.refused = true
-		}
-	}
-	c.textIfCall("<<")
-	c.textIfCall(string(a.delimiter))
 }
 
-func (c *curl) textIfCall(s string) {
-	if !c.refused {
-		c.text = append(c.text, s...)
+// meansInDoubles reports whether a backslash before b is undone in double
+// quotes and in here-documents. In double quotes " is one more.
+func meansInDoubles(b byte) bool { return b == '$' || b == '`' || b == '\\' }
+
+func endsInDigit(b []byte) bool { return len(b) > 0 && isDigit(b[len(b)-1]) }
+
+// name takes the next byte of a here-document's delimiter, and reports whether
+// it belongs to it.
+func (c *curl) name(b byte) bool {
+	n, h := &c.naming, &c.heredocs[len(c.heredocs)-1]
+	switch {
+	case n.escaped:
+		n.escaped = false
+	case n.quote != 0 && b == n.quote:
+		n.quote = 0
+		return true
+	case b == '\\' && n.quote != '\'':
+		n.escaped, n.begun, h.quoted = true, true, true
+		return true
+	case n.quote != 0:
+	case b == '\'' || b == '"':
+		n.quote, n.begun, h.quoted = b, true, true
+		return true
+	case (b == ' ' || b == '\t') && !n.begun:
+		return true
+	case isSpace(b) || bytes.IndexByte([]byte("|;&()<>"), b) >= 0:
+		// What a shell would expand it does not expand here; still, that is
+		// more than a plain command says.
+		n.on = false
+		c.refused = c.refused || len(h.delimiter) == 0 || len(c.heredocs) > 1 || bytes.ContainsAny(h.delimiter, "$`")
+		return false
 	}
+	n.begun = true
+	h.delimiter = append(h.delimiter, b)
+	return true
 }
 
 // endLine takes a line break of the command itself: its here-documents
 // follow, or it is over.
 func (c *curl) endLine() verdict {
-	if c.bodies == len(c.heredocs) {
+	if len(c.heredocs) == 0 {
 		return complete
 	}
-	c.textIfCall("\n")
-	c.body.on = true
+	c.inBody = true
 	c.beginBody()
 	return unfinished
 }
 
 func (c *curl) beginBody() {
-	c.body.line = c.bodySize()
-	c.body.same, c.body.begun, c.body.escaped = 0, false, false
-}
-
-func (c *curl) bodySize() int {
-	if c.heredocs[c.bodies].quoted {
-		return len(c.literals)
-	}
-	return len(c.text)
+	c.line, c.same, c.begun, c.escaped = len(c.quotes), 0, false, false
 }
 
 // stepBody takes the next byte of a here-document.
 func (c *curl) stepBody(b byte) verdict {
-	h := &c.heredocs[c.bodies]
-	body := &c.body
-	if b == '\n' {
-		if body.same == len(h.delimiter) {
+	h := &c.heredocs[c.over]
+	switch {
+	case b == '\n':
+		if c.same == len(h.delimiter) {
 			return c.endBody()
 		}
-		body.same, body.begun = 0, false
-	} else {
-		if h.tabs && !body.begun && b == '\t' {
-			return unfinished
-		}
-		body.begun = true
-		if body.same >= 0 && body.same < len(h.delimiter) && h.delimiter[body.same] == b {
-			body.same++
+		c.same, c.begun = 0, false
+	case h.tabs && !c.begun && b == '\t':
+		return unfinished
+	default:
+		c.begun = true
+		if c.same >= 0 && c.same < len(h.delimiter) && h.delimiter[c.same] == b {
+			c.same++
 		} else {
-			body.same = -1
+			c.same = -1
 		}
 	}
 	switch {
 	case h.quoted:
-		c.literals = append(c.literals, b)
-	case c.refused:
-	default:
-		// A backslash takes the meaning from $, ` and itself.
-		if (b == '$' || b == '`') && !body.escaped {
-			c.refused = true
+		c.quote(b)
+	case c.escaped:
+		c.escaped = false
+		if b != '\n' {
+			if !meansInDoubles(b) {
+				c.quote('\\')
+			}
+			c.quote(b)
 		}
-		c.text = append(c.text, b)
+	case b == '\\':
+		c.escaped = true
+	default:
+		c.refused = c.refused || b == '$' || b == '`'
+		c.quote(b)
 	}
-	body.escaped = b == '\\' && !body.escaped
 	if b == '\n' {
-		body.line = c.bodySize()
+		c.line = len(c.quotes)
 	}
 	return unfinished
 }
 
 func (c *curl) endBody() verdict {
-	h := &c.heredocs[c.bodies]
-	if h.quoted {
-		c.literals = c.literals[:c.body.line]
-		if !c.refused {
-			c.text = c.cite(c.text, "\n.\n")
-		}
-	} else if !c.refused {
-		c.text = append(append(c.text[:c.body.line], h.delimiter...), '\n')
+	if !c.refused {
+		// The delimiter is no part of it.
+		c.quotes = c.quotes[:c.line]
+		c.document = len(c.ends)
+		c.ends = append(c.ends, len(c.quotes))
 	}
-	if c.bodies++; c.bodies < len(c.heredocs) {
+	if c.over++; c.over < len(c.heredocs) {
 		c.beginBody()
 		return unfinished
 	}
-	c.body.on = false
 	return complete
 }
 

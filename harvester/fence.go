@@ -255,7 +255,9 @@ func (s *Scanner) endItemOp(end int64) {
 func (s *Scanner) action(p []byte, i int) int {
 	for ; i < len(p); i++ {
 		c := p[i]
-		if c == '{' || s.at(i)-s.start >= maxDirective {
+		n := s.at(i) - s.start
+		tooLong := n >= maxDirective && c != '\n' && c != '\r'
+		if c == '{' || tooLong {
 			s.mode = inRest
 			return i
 		}
@@ -282,7 +284,7 @@ func (s *Scanner) endAction(end int64) {
 	if string(name) == "box" {
 		name, arg = cutSpace(arg)
 	}
-	if !isAction(name) || !utf8.Valid(line) {
+	if !isAction(name) || !utf8.Valid(line) || end-s.start > maxDirective {
 		return
 	}
 	s.examined += int64(len(arg))

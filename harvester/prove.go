@@ -2,7 +2,9 @@ package harvester
 
 import (
 	"bytes"
+	"io"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"mvdan.cc/sh/v3/expand"
@@ -31,131 +33,199 @@ func (h hosts) has(name string) bool {
 // proveCurl reports the command that is over, with its line break at end, if
 // it is a call.
 func (s *Scanner) proveCurl(end int64) {
-	c := &s.curl
-	if c.refused {
-		s.unhide(end)
-		return
-	}
-	s.examined += int64(len(c.text))
-	body, ok := c.bodyOf(s.hosts)
+	o := &s.object
+	body, n, ok := s.curl.body(s.hosts)
+	s.examined += int64(n)
 	if !ok {
 		s.unhide(end)
 		return
 	}
-	text := trimSpace([]byte(body))
-	o := &s.object
+	s.hiding.rule = 0
+	body = trimSpace(body)
 	o.reset(1, false)
 	read := o.names.examined
-	if len(text) == 0 || text[0] != '{' || o.scan(text) != complete || o.pos != len(text) {
-		s.examined += int64(o.pos) + o.names.examined - read
-		s.breakAt(end, 21, "the body is no call object")
-		s.hiding.rule = 0
-		return
+	ok = len(body) > 0 && body[0] == '{' && o.scan(body) == complete && o.pos == len(body)
+	s.examined += int64(o.pos) + o.names.examined - read
+	if ok {
+		s.pending, n, ok = o.calls.directives(s.pending[:0], body)
+		s.examined += int64(n)
 	}
-	calls, n, ok := o.calls.directives(s.pending[:0], text)
-	s.pending = calls
-	s.examined += int64(o.pos+n) + o.names.examined - read
-	s.hiding.rule = 0
 	if !ok {
 		s.breakAt(end, 21, "the body is no call object")
 		return
 	}
-	d := calls[0]
+	d := s.pending[0]
 	d.Form, d.Start, d.End = Curl, s.start, end
 	s.report(d)
 }
 
-// An argument is a word of a command as the program would get it.
+// An argument is a word of the command as the program would get it.
 type argument struct {
-	text    string
+	text    []byte
 	expands bool // text ends where something would be expanded
 }
 
-// bodyOf returns the one body of the command, if it is a call to one of the
-// hosts (rules 19 and 20).
-func (c *curl) bodyOf(h hosts) (body string, ok bool) {
-	args, stdin, ok := c.words()
-	if !ok || len(args) == 0 || args[0] != (argument{text: "curl"}) {
-		return "", false
+// body returns the one body of the command, if it is a call to one of the
+// hosts (rules 19 and 20), and how many bytes it read to know.
+func (c *curl) body(h hosts) (body []byte, examined int, ok bool) {
+	if c.refused {
+		return nil, 0, false
 	}
-	var urls, bodies, documents int
-	for k := 1; k < len(args); k++ {
-		a := args[k]
-		var option, value string
-		var hasValue bool
-		switch {
-		case strings.HasPrefix(a.text, "--") && !a.expands:
-			option = a.text
-			if option == "--url" {
-				option = ""
+	text := counter{r: bytes.NewReader(c.text)}
+	args := arguments{hosts: h}
+	ok = true
+	if c.parser == nil {
+		c.parser = syntax.NewParser(syntax.Variant(syntax.LangBash))
+	}
+	err := c.parser.Words(&text, func(w *syntax.Word) bool {
+		a, known := c.argument(w)
+		ok = known && args.take(a)
+		return ok
+	})
+	if err != nil || !ok || args.option != "" || args.urls != 1 || args.bodies != 1 {
+		return nil, text.n, false
+	}
+	if args.stdin != (c.document >= 0) {
+		return nil, text.n, false
+	}
+	if args.stdin {
+		args.body = c.quotation(c.document)
+	}
+	return args.body, text.n, true
+}
+
+// A counter counts the bytes that are read from r.
+type counter struct {
+	r io.Reader
+	n int
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += n
+	return n, err
+}
+
+// argument returns the word as the program would get it, up to what would be
+// expanded.
+func (c *curl) argument(w *syntax.Word) (a argument, ok bool) {
+	for k, part := range w.Parts {
+		switch part := part.(type) {
+		case *syntax.SglQuoted:
+			if part.Dollar {
+				// A shell's own escapes.
+				text, err := expand.Literal(nil, &syntax.Word{Parts: []syntax.WordPart{part}})
+				if err != nil {
+					return a, false
+				}
+				a.text = append(a.text, text...)
+				continue
+			}
+			number, err := strconv.Atoi(part.Value)
+			if err != nil || number >= len(c.ends) {
+				return a, false
+			}
+			if len(w.Parts) == 1 {
+				a.text = c.quotation(number)
 				break
 			}
-			if longFlags[option] {
-				continue
+			a.text = append(a.text, c.quotation(number)...)
+		case *syntax.Lit:
+			if globs(part.Value, k == 0) {
+				a.expands = true
+				return a, true
 			}
-			if _, known := longValues[option]; !known {
-				return "", false
+			text, err := expand.Fields(nil, &syntax.Word{Parts: []syntax.WordPart{part}})
+			if err != nil || len(text) != 1 {
+				return a, false
 			}
-		case strings.HasPrefix(a.text, "-") && len(a.text) > 1:
-			// Flags, and perhaps one option with its value, in one word.
-			n := 1
-			for n < len(a.text) && strings.IndexByte(shortFlags, a.text[n]) >= 0 {
-				n++
-			}
-			if n == len(a.text) {
-				if a.expands {
-					return "", false
-				}
-				continue
-			}
-			if option = shortValues[a.text[n]]; option == "" {
-				return "", false
-			}
-			value = a.text[n+1:]
-			if hasValue = value != ""; !hasValue && a.expands {
-				return "", false
-			}
-		case strings.HasPrefix(a.text, "-"):
-			return "", false
+			a.text = append(a.text, text[0]...)
 		default:
-			option, value, hasValue = "", a.text, true
-		}
-		if !hasValue {
-			if k++; k == len(args) {
-				return "", false
-			}
-			a = args[k]
-			value = a.text
-		}
-		if a.expands && option != "--header" && option != "--user" {
-			return "", false
-		}
-		switch option {
-		case "":
-			if urls++; urls > 1 || !isExec(value, h) {
-				return "", false
-			}
-		case "--request":
-			if value != "POST" {
-				return "", false
-			}
-		case "--data", "--data-raw", "--data-binary", "--data-ascii", "--json":
-			bodies++
-			body = value
-			if option != "--data-raw" && strings.HasPrefix(value, "@") {
-				if value != "@-" || stdin == nil {
-					return "", false
-				}
-				documents++
-				body = *stdin
-			}
+			a.expands = true
+			return a, true
 		}
 	}
-	if urls != 1 || bodies != 1 || (stdin != nil) != (documents == 1) {
-		return "", false
-	}
-	return body, true
+	return a, true
 }
+
+// arguments reads the arguments of a command as curl does.
+type arguments struct {
+	hosts  hosts
+	begun  bool
+	option string // the option whose value comes next
+	urls   int
+	bodies int
+	body   []byte
+	stdin  bool // it is the here-document
+}
+
+// take takes the next argument, and reports whether the command may still be
+// a call.
+func (g *arguments) take(a argument) bool {
+	text := string(a.text[:min(len(a.text), maxOption)])
+	switch {
+	case !g.begun:
+		g.begun = true
+		return text == "curl" && !a.expands
+	case g.option != "":
+		option := g.option
+		g.option = ""
+		return g.value(option, a)
+	case strings.HasPrefix(text, "--"):
+		if a.expands || len(text) < len(a.text) {
+			return false
+		}
+		if longFlags[text] {
+			return true
+		}
+		g.option = text
+		return longValues[text]
+	case strings.HasPrefix(text, "-"):
+		// Flags, and perhaps one option with its value, in one word.
+		n := 1
+		for n < len(text) && strings.IndexByte(shortFlags, text[n]) >= 0 {
+			n++
+		}
+		if n == len(text) {
+			return n > 1 && !a.expands && len(text) == len(a.text)
+		}
+		option := shortValues[text[n]]
+		if a.text = a.text[n+1:]; len(a.text) > 0 {
+			return option != "" && g.value(option, a)
+		}
+		g.option = option
+		return option != "" && !a.expands
+	}
+	return g.value("--url", a)
+}
+
+// maxOption is longer than any option or run of flags that is worth a look.
+const maxOption = 64
+
+// value takes the value of an option; a URL is one of --url.
+func (g *arguments) value(option string, a argument) bool {
+	if a.expands {
+		return option == "--header" || option == "--user"
+	}
+	switch option {
+	case "--url":
+		g.urls++
+		return g.urls == 1 && len(a.text) <= maxURL && isExec(string(a.text), g.hosts)
+	case "--request":
+		return string(a.text) == "POST"
+	case "--data", "--data-raw", "--data-binary", "--data-ascii", "--json":
+		g.bodies++
+		g.body = a.text
+		if option != "--data-raw" && len(a.text) > 0 && a.text[0] == '@' {
+			g.stdin = true
+			return g.bodies == 1 && string(a.text) == "@-"
+		}
+		return g.bodies == 1
+	}
+	return true
+}
+
+const maxURL = 1 << 13
 
 const shortFlags = "sSfLkivN#"
 
@@ -167,7 +237,7 @@ var shortValues = map[byte]string{
 
 var longValues = set("--data --data-raw --data-binary --data-ascii --json " +
 	"--request --header --user --output --max-time --connect-timeout --retry --cacert --cert --key " +
-	"--user-agent --write-out --cookie --cookie-jar")
+	"--user-agent --write-out --cookie --cookie-jar --url")
 
 var longFlags = set("--silent --show-error --fail --fail-with-body --location --insecure --include " +
 	"--verbose --compressed --no-progress-meter --http1.1 --http2 --no-buffer")
@@ -191,90 +261,6 @@ func isExec(raw string, h hosts) bool {
 		return false
 	}
 	return h.has(u.Hostname()) && strings.HasSuffix(u.EscapedPath(), "/exec")
-}
-
-// words parses the command, which must be one simple command, into its words
-// and what its here-document holds.
-func (c *curl) words() (args []argument, stdin *string, ok bool) {
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(c.text), "")
-	if err != nil || len(file.Stmts) != 1 {
-		return nil, nil, false
-	}
-	stmt := file.Stmts[0]
-	cmd, ok := stmt.Cmd.(*syntax.CallExpr)
-	if !ok || len(cmd.Assigns) > 0 || stmt.Negated || stmt.Background || stmt.Coprocess || len(stmt.Redirs) > 1 {
-		return nil, nil, false
-	}
-	for _, w := range cmd.Args {
-		a, ok := c.argument(w)
-		if !ok {
-			return nil, nil, false
-		}
-		args = append(args, a)
-	}
-	for _, r := range stmt.Redirs {
-		if r.Op != syntax.Hdoc || r.N != nil || r.Word == nil {
-			return nil, nil, false
-		}
-		text, err := "", error(nil)
-		switch {
-		case c.heredocs[0].quoted:
-			number := ""
-			if r.Hdoc != nil {
-				number = strings.TrimSuffix(r.Hdoc.Lit(), "\n")
-			}
-			if text, ok = c.literal(number); !ok {
-				return nil, nil, false
-			}
-		case r.Hdoc != nil:
-			if text, err = expand.Document(nil, r.Hdoc); err != nil {
-				return nil, nil, false
-			}
-		}
-		stdin = &text
-	}
-	return args, stdin, true
-}
-
-// argument returns the word as the program would get it, up to what would be
-// expanded.
-func (c *curl) argument(w *syntax.Word) (a argument, ok bool) {
-	known := *w
-	known.Parts = nil
-	for k, part := range w.Parts {
-		switch part := part.(type) {
-		case *syntax.Lit:
-			a.expands = globs(part.Value, k == 0)
-		case *syntax.SglQuoted:
-			if !part.Dollar {
-				if part.Value, ok = c.literal(part.Value); !ok {
-					return a, false
-				}
-			}
-		case *syntax.DblQuoted:
-			for n, inner := range part.Parts {
-				if _, literal := inner.(*syntax.Lit); !literal {
-					a.expands = true
-					part.Parts = part.Parts[:n]
-					break
-				}
-			}
-			known.Parts = append(known.Parts, part)
-		default:
-			a.expands = true
-		}
-		if a.expands {
-			break
-		}
-		if _, quoted := part.(*syntax.DblQuoted); !quoted {
-			known.Parts = append(known.Parts, part)
-		}
-	}
-	fields, err := expand.Fields(nil, &known)
-	if len(fields) > 0 {
-		a.text = fields[0]
-	}
-	return a, err == nil && len(fields) <= 1
 }
 
 // globs reports whether a shell would expand something in an unquoted piece
