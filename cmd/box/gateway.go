@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"inband/adaptors/httpapi"
+	"inband/harvester"
+	"inband/ops"
+	"inband/service"
+	"inband/service/access"
+	"inband/service/journal"
+	"inband/service/journal/sqlite"
+	"inband/service/threads"
+)
+
+// gatewayConfig is what a gateway is made of. All but Hosts and Listening is required.
+type gatewayConfig struct {
+	Folder  stateFolder
+	Listen  string   // HOST:PORT, port 0 for a free one
+	Hosts   []string // further names of this gateway, for its certificate and the curl form
+	Grace   time.Duration
+	Version string
+	Log     *slog.Logger
+	// Listening is called once the gateway answers.
+	Listening func(address)
+}
+
+// gateway is the running service: the store, the door, the threads and the API, made
+// in this order and ended in the other. Make one with openGateway and put it to work
+// with Run, which also ends it.
+type gateway struct {
+	cfg     gatewayConfig
+	log     *slog.Logger
+	started time.Time
+
+	store    *sqlite.Store
+	native   []ops.Bound
+	registry *ops.Live
+	door     *service.Door
+	threads  *threads.Threads
+	api      *httpapi.Server
+	cert     tls.Certificate
+	listener net.Listener
+	at       address
+
+	stopping  atomic.Bool
+	reloading sync.Mutex
+}
+
+// openGateway opens the store, which only one gateway can, makes what the state folder
+// lacks, and listens; but nobody is answered before Run. After an error nothing stays
+// open. ctx bounds the opening only.
+func openGateway(ctx context.Context, cfg gatewayConfig) (*gateway, error) {
+	g := &gateway{cfg: cfg, log: cfg.Log, started: time.Now()}
+	if err := g.open(ctx); err != nil {
+		return nil, errors.Join(err, g.release())
+	}
+	return g, nil
+}
+
+func (g *gateway) open(ctx context.Context) (err error) {
+	if g.store, err = openState(ctx, g.cfg.Folder, g.log); err != nil {
+		return err
+	}
+	directory := access.NewDirectory(g.store)
+	made, err := prepareState(ctx, g.cfg.Folder, directory, "operator")
+	if err != nil {
+		return err
+	}
+	for _, m := range made {
+		g.log.Info("made", "what", m.what, "path", m.path)
+	}
+	if _, err := os.Stat(g.cfg.Folder.token()); errors.Is(err, fs.ErrNotExist) {
+		g.log.Warn("the operator's token is not in the state folder; box init --operator NAME makes another operator while no gateway runs", "path", g.cfg.Folder.token())
+	}
+	var ca []byte
+	if g.cert, ca, err = httpapi.LoadOrMakeCA(g.cfg.Folder.tls(), g.cfg.Hosts); err != nil {
+		return fmt.Errorf("certificate of the gateway: %w", err)
+	}
+	if len(ca) == 0 {
+		return errors.New("certificate of the gateway: no certificate authority")
+	}
+
+	empty, err := ops.New()
+	if err != nil {
+		return err
+	}
+	g.registry = ops.NewLive(empty) // until the reads exist, which name the actions of box.exec
+	if g.door, err = service.New(service.Config{Store: g.store, Registry: g.registry, Log: g.log}); err != nil {
+		return err
+	}
+	if g.threads, err = threads.New(threads.Config{
+		Store: g.store, Door: g.door, Log: g.log, ExecHosts: append(harvester.DefaultExecHosts(), g.cfg.Hosts...),
+	}); err != nil {
+		return err
+	}
+	reads := service.NewReads(g.door, directory, service.About{
+		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Missing: g.missing,
+	})
+	if err := reads.Add(g.threads.Reads()...); err != nil {
+		return err
+	}
+	g.native = []ops.Bound{service.ToolsList(g.registry), service.BoxExec(reads), threads.DMSend()}
+	registry, err := g.load()
+	if err != nil {
+		return err
+	}
+	g.registry.Swap(registry)
+
+	if g.api, err = httpapi.New(httpapi.Config{
+		Door: g.door, Reads: reads, Replies: g.threads, Identities: directory, Events: g.store,
+		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
+		Ready:  g.missing, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
+	}); err != nil {
+		return err
+	}
+	if g.listener, err = net.Listen("tcp", g.cfg.Listen); err != nil {
+		return &exitError{code: ops.ExitConflict, err: err, hint: "choose another address with --listen HOST:PORT, port 0 for a free one"}
+	}
+	g.at = address{URL: publicURL(g.listener.Addr()), PID: os.Getpid(), Boot: string(g.store.Boot())}
+	return nil
+}
+
+// publicURL is where this machine reaches what listens at a.
+func publicURL(a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return "https://" + a.String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "https://" + net.JoinHostPort(host, port)
+}
+
+// Run recovers what an earlier gateway left open, serves until ctx ends or serving
+// fails, and ends tidily: nothing new begins, what runs has the grace to finish and is
+// stopped then, each outcome is written. It takes as long as twice the grace.
+func (g *gateway) Run(ctx context.Context) error {
+	err := g.serve(ctx)
+	return errors.Join(err, g.close())
+}
+
+func (g *gateway) serve(ctx context.Context) error {
+	if err := g.record(ctx, "boot.started", map[string]any{"boot": g.store.Boot(), "version": g.cfg.Version, "pid": os.Getpid()}); err != nil {
+		return err
+	}
+	if err := g.door.Start(ctx); err != nil {
+		return err
+	}
+	if err := g.threads.Start(ctx); err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	// Its ctx is not ours: the API goes on answering while the door closes.
+	go func() { served <- g.api.Serve(context.WithoutCancel(ctx), g.listener, g.cert) }()
+	if err := g.cfg.Folder.writeAddress(g.at); err != nil {
+		return errors.Join(err, g.endAPI(served))
+	}
+	if tcp, ok := g.listener.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		g.log.Warn("other machines can reach this gateway", "listen", tcp.String())
+	}
+	g.log.Info("listening", "url", g.at.URL, "state", string(g.cfg.Folder), "ops", len(g.registry.Current().All()))
+	if g.cfg.Listening != nil {
+		g.cfg.Listening(g.at)
+	}
+	select {
+	case <-ctx.Done():
+	case err := <-served:
+		served <- err
+		g.log.Error("serving ended", "err", err)
+	}
+	g.stopping.Store(true)
+	g.log.Info("stopping", "grace", g.cfg.Grace)
+	err := g.cfg.Folder.removeAddress(g.at)
+	grace, cancel := context.WithTimeout(context.Background(), g.cfg.Grace)
+	defer cancel()
+	if late := g.door.Close(grace); late != nil {
+		g.log.Warn("calls were stopped at the end of the grace")
+	}
+	return errors.Join(err, g.endAPI(served))
+}
+
+// endAPI ends the API after the answers under way, and waits for it.
+func (g *gateway) endAPI(served <-chan error) error {
+	grace, cancel := context.WithTimeout(context.Background(), g.cfg.Grace)
+	defer cancel()
+	if err := g.api.Shutdown(grace); err != nil {
+		g.log.Warn("connections were cut at the end of the grace", "err", err)
+	}
+	return <-served
+}
+
+// close ends what Run has started; each part may be closed twice.
+func (g *gateway) close() error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // serve has given the grace
+	_ = g.door.Close(ended)
+	g.threads.Close()
+	err := g.release()
+	if err == nil {
+		g.log.Info("stopped")
+	}
+	return err
+}
+
+// release gives back what open has taken.
+func (g *gateway) release() error {
+	var errs []error
+	if g.listener != nil {
+		if err := g.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if g.store != nil {
+		errs = append(errs, g.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// missing names what keeps the gateway from being ready.
+func (g *gateway) missing() []string {
+	var missing []string
+	if g.stopping.Load() {
+		missing = append(missing, "the gateway is stopping")
+	}
+	if err := g.store.Err(); err != nil {
+		missing = append(missing, "the store takes no writes: "+err.Error())
+	}
+	return missing
+}
+
+// shownConfig is what the read config shows.
+func (g *gateway) shownConfig() any {
+	return map[string]any{
+		"state": string(g.cfg.Folder), "listen": g.cfg.Listen, "hosts": append([]string{}, g.cfg.Hosts...),
+		"exec_hosts": append(harvester.DefaultExecHosts(), g.cfg.Hosts...), "grace": g.cfg.Grace.String(), "pid": os.Getpid(),
+	}
+}
+
+// load builds a registry of the native ops and those of the op files.
+func (g *gateway) load() (*ops.Registry, error) {
+	bound, err := loadOpFiles(g.cfg.Folder.ops(), g.log)
+	if err != nil {
+		return nil, err
+	}
+	return ops.New(append(slices.Clone(g.native), bound...)...)
+}
+
+// reloaded is the answer of a reload.
+type reloaded struct {
+	Ops    int    `json:"ops"`
+	Digest string `json:"digest"` // over the definitions in force
+}
+
+// Reload reads the op files again. Either all of them are good and replace the ops in
+// force, or nothing changes and the fault lists the problems.
+func (g *gateway) Reload(ctx context.Context) (reloaded, error) {
+	g.reloading.Lock()
+	defer g.reloading.Unlock()
+	registry, err := g.load()
+	if err != nil {
+		problems := problemLines(err)
+		g.log.Error("reload refused; the ops in force stay as they were", "problems", problems)
+		return reloaded{}, ops.Faultf(ops.Conflict, "the op files do not load; the ops in force stay as they were").With("problems", problems)
+	}
+	now := reloaded{Ops: len(registry.All()), Digest: digest(registry)}
+	if err := g.record(ctx, "ops.reloaded", now); err != nil {
+		return reloaded{}, err
+	}
+	g.registry.Swap(registry)
+	g.log.Info("ops reloaded", "ops", now.Ops, "digest", now.Digest)
+	return now, nil
+}
+
+// digest covers every definition of r.
+func digest(r *ops.Registry) string {
+	h := sha256.New()
+	for _, e := range r.All() {
+		fmt.Fprintf(h, "%s %s\n", e.Name, e.Digest)
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// record writes an event of the gateway itself.
+func (g *gateway) record(ctx context.Context, kind string, body any) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", kind, err)
+	}
+	return g.store.Update(ctx, func(tx journal.Tx) error { return tx.Append("gateway", journal.Any, kind, b) })
+}

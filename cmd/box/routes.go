@@ -1,0 +1,32 @@
+package main
+
+import "net/http"
+
+// route is one operation of the HTTPS API, as its OpenAPI document names it.
+type route struct{ method, path string }
+
+// The routes that box uses: these and no others, each in the gateway's
+// /openapi.json, which a test compares. A {name} is filled in by client.url.
+var (
+	routeExec       = route{http.MethodPost, "/exec"}
+	routeReplies    = route{http.MethodPost, "/v1/replies"}
+	routeOps        = route{http.MethodGet, "/v1/ops"}
+	routeOp         = route{http.MethodGet, "/v1/ops/{name}"}
+	routeReload     = route{http.MethodPost, "/v1/ops/reload"}
+	routeThreads    = route{http.MethodGet, "/v1/threads"}
+	routeThread     = route{http.MethodGet, "/v1/threads/{id}"}
+	routeCalls      = route{http.MethodGet, "/v1/calls"}
+	routeCall       = route{http.MethodGet, "/v1/calls/{id}"}
+	routeCancelCall = route{http.MethodPost, "/v1/calls/{id}/cancel"}
+	routeAgents     = route{http.MethodGet, "/v1/agents"}
+	routeAgent      = route{http.MethodGet, "/v1/agents/{id}"}
+	routeAddAgent   = route{http.MethodPost, "/v1/agents"}
+	routeRevoke     = route{http.MethodPost, "/v1/agents/{id}/revoke"}
+	routeEvents     = route{http.MethodGet, "/v1/events"}
+)
+
+// routes lists them all, for the test.
+var routes = []route{
+	routeExec, routeReplies, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
+	routeCancelCall, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeEvents,
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var listen string
+	var hosts []string
+	var grace time.Duration
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a gateway",
+		Long: `Run a gateway on a state folder until SIGTERM or SIGINT. The first start makes what is
+missing, as box init does. One state folder is served by one gateway; a second one is
+refused (exit code 6).
+
+On SIGTERM or SIGINT nothing new begins, what runs has the grace to finish and is
+stopped then, and each outcome is written; a second signal ends the process at once.
+A side-effecting call that is cut off so is shown as outcome_unknown after the next
+start and never run again by itself. On SIGHUP the op files are read again; if they do
+not load, the ops in force stay and the log says why.
+
+The log goes to standard error: for people on a terminal, as JSON lines otherwise. It
+never holds replies, parameters or tokens.`,
+		Example: `  box serve
+  box serve --state /var/lib/inband --listen 127.0.0.1:9000
+  box serve --listen 0.0.0.0:8787 --host box.example.org`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			folder, err := a.folder()
+			if err != nil {
+				return err
+			}
+			if grace <= 0 {
+				return usagef("--grace %s: want more than nothing", grace)
+			}
+			signal.Ignore(syscall.SIGPIPE) // a reader of the log that goes must not end the gateway
+			level := slog.LevelInfo
+			if verbose {
+				level = slog.LevelDebug
+			}
+			g, err := openGateway(cmd.Context(), gatewayConfig{
+				Folder: folder, Listen: listen, Hosts: hosts, Grace: grace, Version: readBuild().String(), Log: a.logger(level),
+			})
+			if err != nil {
+				return err
+			}
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			done := make(chan struct{})
+			ctx, cancel := context.WithCancel(cmd.Context())
+			go func() {
+				defer close(done)
+				for {
+					select {
+					case <-hangups:
+						_, _ = g.Reload(ctx) // it logs what it does
+					case <-ctx.Done():
+						return
+					}
+				}
+			}()
+			err = g.Run(cmd.Context())
+			cancel()
+			<-done
+			signal.Stop(hangups)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "127.0.0.1:8787", "address to listen on, HOST:PORT")
+	f.StringArrayVar(&hosts, "host", nil, "a further name of this gateway (may be repeated)")
+	f.DurationVar(&grace, "grace", 10*time.Second, "how long what runs may go on after SIGTERM")
+	f.BoolVar(&verbose, "verbose", false, "log debug messages too")
+	return cmd
+}
+
+// logger writes to standard error: for people on a terminal, else as JSON lines.
+func (a *app) logger(level slog.Level) *slog.Logger {
+	if _, tty := terminal(a.errs); tty {
+		return slog.New(tint.NewTextHandler(a.errs, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !a.colour()}))
+	}
+	return jsonLogger(a.errs, level)
+}
+
+func jsonLogger(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+}
