@@ -21,11 +21,14 @@ import (
 // and directives are refused, and so are scalars that YAML versions disagree on.
 
 // Bounds on the YAML of op files. The parser recurses, and a stack overflow ends
-// the process, so they are checked in front of it.
+// the process; and it takes quadratic time over long mappings and runs of empty
+// lines. So they are checked in front of it.
 const (
 	maxDepth  = 16       // of flow collections; of block collections, by their columns
 	maxColumn = 64       // at which a line's own content may begin
 	maxLine   = 16 << 10 // bytes
+	maxLines  = 10_000
+	maxBlank  = 20 // empty lines in a row
 )
 
 type nodeKind int
@@ -195,10 +198,17 @@ func checkBytes(data []byte, bad complain) bool {
 		bad(1, "longer than %d bytes; split it", MaxFile)
 		return false
 	}
-	ok := true
+	ok, blank := true, 0
 	for i, l := range bytes.Split(data, []byte("\n")) {
+		if i == maxLines {
+			bad(maxLines, "more than %d lines; split the file", maxLines)
+			return false
+		}
 		l = bytes.TrimSuffix(l, []byte("\r"))
 		content := bytes.TrimLeft(l, " -?:")
+		if blank++; len(bytes.TrimSpace(l)) > 0 {
+			blank = 0
+		}
 		what := ""
 		switch {
 		case !utf8.Valid(l):
@@ -209,6 +219,10 @@ func checkBytes(data []byte, bad complain) bool {
 			what = "a control character, a byte order mark or a foreign line break; remove it"
 		case len(bytes.TrimLeft(l, " \t")) < len(bytes.TrimLeft(l, " ")):
 			what = "a tab in the indentation; use spaces"
+		case bytes.HasPrefix(bytes.TrimLeft(l, " "), []byte("? ")):
+			what = "a key on a line of its own (?); write KEY: VALUE"
+		case blank == maxBlank+1:
+			what = fmt.Sprintf("more than %d empty lines; remove some", maxBlank)
 		case len(l) > maxLine:
 			what = fmt.Sprintf("a line longer than %d bytes; break it", maxLine)
 		case len(l)-len(content) > maxColumn:
