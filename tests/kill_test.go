@@ -1,14 +1,10 @@
 package tests
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -18,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -124,10 +119,7 @@ type handedIn struct {
 func newKillers(t *testing.T, random *rand.Rand) *killers {
 	t.Helper()
 	dir := t.TempDir()
-	k := &killers{t: t, random: random, box: filepath.Join(dir, "box"), state: filepath.Join(dir, "state"), effects: filepath.Join(dir, "effects"), writes: map[string]ops.CallID{}}
-	if out, err := exec.Command("go", "build", "-tags", "failpoint", "-o", k.box, "inband/cmd/box").CombinedOutput(); err != nil {
-		t.Fatalf("build box: %v\n%s", err, out)
-	}
+	k := &killers{t: t, random: random, box: build(t, "failpoint"), state: filepath.Join(dir, "state"), effects: filepath.Join(dir, "effects"), writes: map[string]ops.CallID{}}
 	if err := os.Mkdir(k.effects, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -151,6 +143,10 @@ ops:
 	if err := os.WriteFile(filepath.Join(k.state, "ops.d", "test.yaml"), []byte(file), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	g := serve(k.t, k.box, k.state)
+	g.agent(k.t, "scout")
+	g.agent(k.t, "clerk")
+	g.kill()
 	return k
 }
 
@@ -161,128 +157,6 @@ func (k *killers) command(args ...string) {
 	}
 }
 
-// gateway is one life of the gateway.
-type gateway struct {
-	k      *killers
-	cmd    *exec.Cmd
-	dead   chan struct{}
-	log    *bytes.Buffer
-	url    string
-	token  string
-	client *http.Client
-}
-
-// serve starts a gateway that dies at mark, if one is given, and waits until it is
-// ready or dead.
-func (k *killers) serve(mark string) *gateway {
-	k.t.Helper()
-	address := filepath.Join(k.state, "gateway.json")
-	_ = os.Remove(address)
-	g := &gateway{k: k, dead: make(chan struct{}), log: new(bytes.Buffer)}
-	g.cmd = exec.Command(k.box, "--state", k.state, "serve", "--listen", "127.0.0.1:0")
-	g.cmd.Env = append(os.Environ(), "INBAND_FAILPOINT="+mark)
-	g.cmd.Stdout, g.cmd.Stderr = g.log, g.log
-	if err := g.cmd.Start(); err != nil {
-		k.t.Fatal(err)
-	}
-	go func() {
-		_ = g.cmd.Wait()
-		close(g.dead)
-	}()
-	until(k.t, "the gateway is ready", func() bool {
-		select {
-		case <-g.dead:
-			return true
-		default:
-		}
-		b, err := os.ReadFile(address)
-		var at struct{ URL string }
-		if err != nil || json.Unmarshal(b, &at) != nil || at.URL == "" {
-			return false
-		}
-		g.url = at.URL
-		return g.connect() && g.get("/readyz", nil) == nil
-	})
-	return g
-}
-
-func (g *gateway) connect() bool {
-	if g.client != nil {
-		return true
-	}
-	ca, err := os.ReadFile(filepath.Join(g.k.state, "tls", "ca.pem"))
-	if err != nil {
-		return false
-	}
-	token, err := os.ReadFile(filepath.Join(g.k.state, "operator.token"))
-	if err != nil {
-		return false
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return false
-	}
-	g.token = strings.TrimSpace(string(token))
-	g.client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
-	return true
-}
-
-func (g *gateway) isDead() bool {
-	select {
-	case <-g.dead:
-		return true
-	default:
-		return false
-	}
-}
-
-// kill ends the gateway as a power cut would, and waits for it to be gone.
-func (g *gateway) kill() {
-	_ = g.cmd.Process.Signal(syscall.SIGKILL)
-	<-g.dead
-}
-
-var errStatus = errors.New("status")
-
-func (g *gateway) do(method, path string, body, answer any) error {
-	var r io.Reader
-	if body != nil {
-		b, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		r = bytes.NewReader(b)
-	}
-	req, err := http.NewRequestWithContext(context.Background(), method, g.url+path, r)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+g.token)
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := g.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
-	if err != nil {
-		return err
-	}
-	if answer != nil {
-		if err := json.Unmarshal(b, answer); err != nil {
-			return fmt.Errorf("%s %s: %w in %.200s", method, path, err, b)
-		}
-	}
-	if res.StatusCode >= 300 {
-		return fmt.Errorf("%w %d: %.300s", errStatus, res.StatusCode, b)
-	}
-	return nil
-}
-
-func (g *gateway) get(path string, answer any) error { return g.do(http.MethodGet, path, nil, answer) }
-
 // round is one life: load, death, a look at what is left, and the next start.
 func (k *killers) round(mark string) (caught []string) {
 	k.t.Helper()
@@ -291,7 +165,7 @@ func (k *killers) round(mark string) (caught []string) {
 		armed = fmt.Sprintf("%s:%d", mark, 1+k.random.IntN(25))
 	}
 	firstReply := len(k.replies)
-	g := k.serve(armed)
+	g := serve(k.t, k.box, k.state, "INBAND_FAILPOINT="+armed)
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
 	for range 4 {
@@ -318,7 +192,7 @@ func (k *killers) round(mark string) (caught []string) {
 	clients.Wait()
 
 	caught = k.autopsy()
-	g = k.serve("")
+	g = serve(k.t, k.box, k.state)
 	if g.isDead() {
 		k.t.Fatalf("the gateway does not start after a kill at %q:\n%s", armed, g.log)
 	}
@@ -355,6 +229,7 @@ func (k *killers) client(g *gateway, stop chan struct{}) {
 		if err := g.do(http.MethodPost, "/v1/replies", request, &ack); err != nil {
 			if errors.Is(err, errStatus) && !g.isDead() {
 				k.t.Errorf("reply %d: %v", n, err)
+				return
 			}
 			continue
 		}
@@ -585,17 +460,5 @@ func (k *killers) verifyAll() {
 	})
 	if !errors.Is(err, context.Canceled) {
 		k.t.Errorf("reading all events: %v", err)
-	}
-}
-
-// until waits for what to be so, for a minute at most.
-func until(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !so() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
