@@ -256,7 +256,7 @@ func (s *Scanner) action(p []byte, i int) int {
 	for ; i < len(p); i++ {
 		c := p[i]
 		n := s.at(i) - s.start
-		tooLong := n >= maxDirective && c != '\n' && c != '\r'
+		tooLong := c != '\n' && (n > maxDirective || n == maxDirective && c != '\r')
 		if c == '{' || tooLong {
 			s.mode = inRest
 			return i

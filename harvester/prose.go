@@ -42,11 +42,13 @@ func (b before) next(c byte) before {
 // that came before it in mind, and where it can it skips what cannot matter.
 func (s *Scanner) prose(p []byte, i int) int {
 	for i < len(p) {
-		if !s.head && len(p)-i >= 12 {
+		if !s.head && len(p)-i >= 8 {
 			if j := skip(p, i); j > i {
 				s.examined += int64(j - i)
-				s.lookBack(p[i:j])
-				i = j
+				i += s.lookBack(p[i:j])
+				if i == len(p) {
+					break
+				}
 			}
 		}
 		c := p[i]
@@ -127,63 +129,79 @@ func (s *Scanner) word(c byte, i int) bool {
 	return true
 }
 
-// stops marks the pairs of bytes, the first in the low half, at whose first
-// byte prose has to be read with care. All others may be skipped: a line
-// break before a list marker too, since from a fence or a quotation lookBack
-// finds the marker.
-var stops = func() (t [1 << 16]bool) {
+// stops marks the pairs of bytes, the first in the low half, at which prose
+// has to be read with care: something may begin at the first byte, or at the
+// second. All others may be skipped, line ends too, since from a fence or a
+// quotation lookBack finds the beginning of the line, and from the end of
+// "curl" that of the word.
+var stops = func() (t [1 << 16]uint8) {
 	pair := func(first, second string) {
 		for _, a := range []byte(first) {
 			for _, b := range []byte(second) {
-				t[uint16(a)|uint16(b)<<8] = true
+				t[uint16(a)|uint16(b)<<8] = 1
 			}
 		}
 	}
+	var any []byte
+	for b := range 256 {
+		any = append(any, byte(b))
+	}
+	// What begins with the first byte.
 	pair("[", "TED")
 	pair("<", "!tTrR")
 	pair("~", "~")
 	pair("&", "g")
-	pair("\n \t", ">|")
-	pair("\n", " \tc$")
-	for b := range 256 {
-		t['`'|b<<8] = true
-	}
+	pair("`>|", string(any))
+	// What may begin with the second.
+	pair(string(any), "[<`")
+	pair("\n \t", "~&>|")
+	pair("u", "r")
+	pair("r", "l")
 	return t
 }()
 
-// skip returns the next offset, from i on, at which p has a pair that stops,
-// or that of the last byte of p.
+// skip returns the next offset, from i on, at which p has a pair that stops.
+// It looks at every other pair only. At the end of p it returns the offset of
+// the last byte, or the length of p.
 func skip(p []byte, i int) int {
-	for i+9 <= len(p) {
+	for i+16 <= len(p) {
 		x := binary.LittleEndian.Uint64(p[i:])
-		if stops[uint16(x)] || stops[uint16(x>>8)] || stops[uint16(x>>16)] || stops[uint16(x>>24)] ||
-			stops[uint16(x>>32)] || stops[uint16(x>>40)] || stops[uint16(x>>48)] ||
-			stops[uint16(x>>56)|uint16(p[i+8])<<8] {
+		y := binary.LittleEndian.Uint64(p[i+8:])
+		a := stops[uint16(x)] | stops[uint16(x>>16)] | stops[uint16(x>>32)] | stops[uint16(x>>48)]
+		b := stops[uint16(y)] | stops[uint16(y>>16)] | stops[uint16(y>>32)] | stops[uint16(y>>48)]
+		if a|b != 0 {
 			break
 		}
-		i += 8
+		i += 16
 	}
-	for i+1 < len(p) && !stops[uint16(p[i])|uint16(p[i+1])<<8] {
-		i++
+	for i+2 <= len(p) && stops[binary.LittleEndian.Uint16(p[i:])] == 0 {
+		i += 2
 	}
 	return i
 }
 
 // lookBack restores what prose would know had it read b, which was skipped
-// and began in the middle of a line.
-func (s *Scanner) lookBack(b []byte) {
+// and began in the middle of a line. It returns how much of b is done: what
+// may be the beginning of a curl command has to be read again.
+func (s *Scanner) lookBack(b []byte) (done int) {
 	last := b[len(b)-1]
+	if last == 'c' || last == 'u' || last == '$' || last == ' ' {
+		if k := beginsCurl(b); k > 0 && mayPrefix[b[k-1]] {
+			n, ok := s.prefix.lookBack(b[:k])
+			s.examined += int64(n)
+			if s.head = ok; ok {
+				s.before = nothing
+				return k
+			}
+		}
+	}
 	s.head = false
 	if mayPrefix[last] {
-		if last == '\n' {
-			s.head, s.prefix = true, prefix{}
-		} else {
-			n, ok := s.prefix.lookBack(b)
-			s.examined += int64(n)
-			s.head = ok
-		}
+		n, ok := s.prefix.lookBack(b)
+		s.examined += int64(n)
+		s.head = ok
 		s.before = nothing
-		return
+		return len(b)
 	}
 	switch {
 	case last == '\\':
@@ -201,16 +219,38 @@ func (s *Scanner) lookBack(b []byte) {
 			s.before = backslash
 		}
 	case last >= 0x80 || last == '"' || last == '\'':
+		near := b
 		if len(b) > 3 {
-			b = b[len(b)-3:]
+			near = b[len(b)-3:]
 			s.before = nothing
 		}
-		for _, c := range b {
+		for _, c := range near {
 			s.before = s.before.next(c)
 		}
 	default:
 		s.before = nothing
 	}
+	return len(b)
+}
+
+// beginsCurl returns the offset in b of what it ends with, if that is part of
+// "curl" or "$ curl", else 0.
+func beginsCurl(b []byte) int {
+	k := len(b) - 1
+	switch b[k] {
+	case 'u':
+		if k--; k < 0 || b[k] != 'c' {
+			return 0
+		}
+	case ' ':
+		if k--; k < 0 || b[k] != '$' {
+			return 0
+		}
+	}
+	if b[k] == 'c' && k >= 2 && b[k-1] == ' ' && b[k-2] == '$' {
+		k -= 2
+	}
+	return k
 }
 
 // opener reads on in a line that may open a fence.
