@@ -197,6 +197,9 @@ func (s *sweep) finish(reap func()) (left []string, survivors int) {
 		defer sweepsMu.Unlock()
 		delete(sweeps, s.pid)
 	}()
+	if !adopted() {
+		return nil, 0 // the usual case: nobody is left
+	}
 	deadline := time.Now().Add(giveUp)
 	first := true
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
