@@ -68,6 +68,16 @@ type gateway struct {
 	client *http.Client
 }
 
+// serveAlive is serve for a gateway that has no reason to die.
+func serveAlive(t testing.TB, box, state string) *gateway {
+	t.Helper()
+	g := serve(t, box, state)
+	if g.isDead() {
+		t.Fatalf("the gateway does not start:\n%s", g.log)
+	}
+	return g
+}
+
 // serve starts box on state with more environment, and waits until it is ready or
 // dead.
 func serve(t testing.TB, box, state string, env ...string) *gateway {

@@ -143,7 +143,7 @@ ops:
 	if err := os.WriteFile(filepath.Join(k.state, "ops.d", "test.yaml"), []byte(file), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	g := serve(k.t, k.box, k.state)
+	g := serveAlive(k.t, k.box, k.state)
 	g.agent(k.t, "scout")
 	g.agent(k.t, "clerk")
 	g.kill()

@@ -1,0 +1,140 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"inband/ops"
+	"inband/service/threads"
+)
+
+// Law: every entrance refuses the same table. A second entrance that skips the first
+// one's check is the classic hole of this field, so each row goes through each.
+func TestEveryEntranceRefusesTheSame(t *testing.T) {
+	box, state := build(t, ""), filepath.Join(t.TempDir(), "state")
+	if out, err := exec.Command(box, "--state", state, "init").CombinedOutput(); err != nil {
+		t.Fatalf("init: %v\n%s", err, out)
+	}
+	ran := filepath.Join(t.TempDir(), "ran")
+	if err := os.WriteFile(filepath.Join(state, "ops.d", "test.yaml"), fmt.Appendf(nil, `provider: test
+title: An op that leaves a trace
+ops:
+  test.touch:
+    summary: Leave a trace.
+    side_effecting: true
+    params:
+      count: {type: int, min: 0, max: 9, doc: A number}
+    argv: [/usr/bin/touch, --, %s, {param: count}]
+    examples:
+      accept: [{count: 1}]
+      reject: [{count: 10}]
+`, ran), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	g := serveAlive(t, box, state)
+	token := g.agent(t, "scout")
+
+	// Each entrance returns the code that an order ends in, "" if it was not refused.
+	entrances := map[string]func(n int, op, params string) ops.Code{
+		"POST /exec": func(n int, op, params string) ops.Code {
+			var answer struct{ Code ops.Code }
+			err := g.as(token, http.MethodPost, "/exec", map[string]any{"op": op, "params": json.RawMessage(params)}, &answer)
+			if err == nil {
+				return ""
+			}
+			return answer.Code
+		},
+		"a bracket directive": func(n int, op, params string) ops.Code {
+			return inReply(t, g, token, fmt.Sprintf("b%d", n), fmt.Sprintf("[TOOL %s %s]", op, params))
+		},
+		"a tool fence": func(n int, op, params string) ops.Code {
+			return inReply(t, g, token, fmt.Sprintf("f%d", n), fmt.Sprintf("```tool\n%s %s\n```", op, params))
+		},
+		"a call object in an exec fence": func(n int, op, params string) ops.Code {
+			return inReply(t, g, token, fmt.Sprintf("o%d", n), fmt.Sprintf("```exec\n{\"op\":%q,\"params\":%s}\n```", op, params))
+		},
+		"a curl command": func(n int, op, params string) ops.Code {
+			return inReply(t, g, token, fmt.Sprintf("c%d", n), fmt.Sprintf("$ curl -d '{\"op\":%q,\"params\":%s}' https://localhost/exec\n", op, params))
+		},
+		"box exec": func(n int, op, params string) ops.Code {
+			cmd := exec.Command(box, "--state", state, "exec", op, "-f", "-", "--json")
+			cmd.Env = append(os.Environ(), "INBAND_TOKEN="+token)
+			cmd.Stdin = bytes.NewReader([]byte(params))
+			out, err := cmd.Output()
+			if err == nil {
+				return ""
+			}
+			var answer struct {
+				Code  ops.Code
+				Fault struct{ Code ops.Code }
+			}
+			if json.Unmarshal(out, &answer) != nil {
+				t.Errorf("box exec %s %s: %v, stdout %q", op, params, err, out)
+			}
+			if answer.Fault.Code != "" {
+				return answer.Fault.Code
+			}
+			return answer.Code
+		},
+	}
+	for n, tc := range []struct {
+		op, params string
+		want       ops.Code
+	}{
+		{"no.such.op", `{}`, ops.UnknownOp},
+		{"tools.lst", `{}`, ops.UnknownOp},
+		{"test.touch", `{"count":1}`, ops.NotPermitted},
+		{"test.touch", `{"count":99}`, ops.NotPermitted},
+		{"tools.list", `{"x":1}`, ops.InvalidParams},
+		{"box.exec", `{}`, ops.InvalidParams},
+		{"box.exec", `{"action":"reboot"}`, ops.InvalidParams},
+		{"box.exec", `{"action":7}`, ops.InvalidParams},
+		{"box.exec", `{"action":"op","arg":"-x"}`, ops.InvalidParams},
+		{"box.exec", `{"action":"config"}`, ops.NotPermitted},
+		{"box", `{"action":"reboot"}`, ops.InvalidParams},
+		{"dm.send", `{"to":"scout"}`, ops.InvalidParams},
+		{"dm", `{"to":"scout","text":9007199254740993}`, ops.IntegerOutOfRange},
+		{"dm", `{"to":"nobody-here","text":"x"}`, ops.NotFound},
+		{"tools", `{}`, ""},
+	} {
+		for name, enter := range entrances {
+			if got := enter(n, tc.op, tc.params); got != tc.want {
+				t.Errorf("%s %s by %s: got %q, want %q", tc.op, tc.params, name, got, tc.want)
+			}
+		}
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("a refused op ran")
+	}
+}
+
+// inReply hands in a reply with one order and returns the code that its call ends in.
+func inReply(t *testing.T, g *gateway, token, message, text string) ops.Code {
+	t.Helper()
+	var ack threads.Ack
+	if err := g.as(token, http.MethodPost, "/v1/replies", map[string]string{"room": "lobby", "message": message, "text": text}, &ack); err != nil {
+		t.Errorf("reply %q: %v", text, err)
+		return "no reply"
+	}
+	if len(ack.Calls) != 1 {
+		t.Errorf("reply %q: %d calls, want 1", text, len(ack.Calls))
+		return "no call"
+	}
+	var call struct {
+		State ops.State
+		Fault ops.Fault
+	}
+	until(t, "the call settles", func() bool {
+		if err := g.as(token, http.MethodGet, "/v1/calls/"+string(ack.Calls[0].Call), nil, &call); err != nil {
+			t.Fatalf("call of %q: %v", text, err)
+		}
+		return call.State.Settled()
+	})
+	return call.Fault.Code
+}
