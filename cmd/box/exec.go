@@ -54,10 +54,10 @@ Exit codes: 0 the op succeeded, 1 it failed or its outcome is not known, 2 wrong
 parameters, 3 no such op, 4 not permitted, 5 waiting for an approval, 6 conflict,
 7 unreachable or timed out.`,
 		Example: `  box exec tools.list
-  box exec disk.usage path=/srv
+  box exec disk.usage folder=/srv
   box exec dm.send to=ops text="the build is green"
-  box exec job.create spec:='{"steps":[]}'
-  echo '{"path":"/srv"}' | box exec disk.usage -f - --json`,
+  box exec processes by_memory=true
+  echo '{"folder":"/srv"}' | box exec disk.usage -f - --json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("the op is missing")
