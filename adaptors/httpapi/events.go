@@ -86,6 +86,7 @@ func (s *Server) stream(ctx context.Context, in *eventsInput) (*eventsOutput, er
 		if err := s.follow(r, st, by, after, in.Thread); err != nil {
 			s.log.LogAttrs(ctx, slog.LevelDebug, "stream ended", slog.String("request", requestID(ctx)), slog.Any("err", err))
 		}
+		_ = st.rc.SetWriteDeadline(time.Now().Add(s.limits.Write)) // for the end of the body
 	}}, nil
 }
 

@@ -18,18 +18,18 @@ import (
 // own.
 const execOperation = "exec"
 
-// object is a JSON object that is carried as it is written.
-type object struct{ json.RawMessage }
+// Object is a JSON object that is carried as it is written.
+type Object struct{ json.RawMessage }
 
 // Schema implements huma.SchemaProvider.
-func (object) Schema(huma.Registry) *huma.Schema {
+func (Object) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
 }
 
 // CallObject is the body of POST /exec, and the call object of the directive grammar.
 type CallObject struct {
 	Op     ops.OpName `json:"op" minLength:"1" maxLength:"128" doc:"The name of an op, or an alias."`
-	Params object     `json:"params,omitempty" doc:"The op's parameters; absent means {}."`
+	Params Object     `json:"params,omitempty" doc:"The op's parameters; absent means {}."`
 	Key    string     `json:"key,omitempty" minLength:"1" maxLength:"128" doc:"The key of the envelope that asked for this. It is checked in form only: no wake of this gateway binds one to a call over the API."`
 	ID     string     `json:"id,omitempty" minLength:"1" maxLength:"128" doc:"The idempotency key, the same as the header Idempotency-Key."`
 }

@@ -116,6 +116,11 @@ func TestDocumentSchemasCompile(t *testing.T) {
 			t.Errorf("no schema %s", name)
 		}
 	}
+	for _, code := range ops.Codes() {
+		if !bytes.Contains(d.Components.Schemas["Problem"], []byte(`"`+code.Code+`"`)) {
+			t.Errorf("the code %s is not documented", code.Code)
+		}
+	}
 }
 
 func compiler(t *testing.T, raw any) *jsonschema.Compiler {

@@ -175,6 +175,7 @@ func New(c Config) (*Server, error) {
 	s.api = humachi.New(s.router, apiConfig(c.Version))
 	s.api.UseMiddleware(s.guard)
 	s.routes()
+	listCodes(s.api.OpenAPI().Components.Schemas)
 	if s.document, err = json.Marshal(s.api.OpenAPI()); err != nil {
 		return nil, fmt.Errorf("httpapi: write the OpenAPI document: %w", err)
 	}
@@ -211,6 +212,17 @@ func apiConfig(version string) huma.Config {
 		"token": {Type: "http", Scheme: "bearer", Description: "A token of an identity; it begins with ibt_."},
 	}
 	return c
+}
+
+// listCodes names the codes of faults wherever the document speaks of one.
+func listCodes(schemas huma.Registry) {
+	var codes []any
+	for _, c := range ops.Codes() {
+		codes = append(codes, string(c.Code))
+	}
+	for _, name := range []string{"Problem", "ExecProblem", "Fault"} {
+		schemas.Map()[name].Properties["code"].Enum = codes
+	}
 }
 
 // marshal writes v whole or not at all.
@@ -311,6 +323,8 @@ func (s *Server) front(w http.ResponseWriter, r *http.Request) {
 	id := "q-" + strings.ToLower(ulid.Make().String())
 	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, id))
 	a := &answer{ResponseWriter: w, within: s.limits.Write}
+	// The deadline of the answer before, on the same connection, is not this one's.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	h := w.Header()
 	h.Set("X-Request-Id", id)
 	h.Set("Cache-Control", "no-store")
@@ -450,10 +464,11 @@ func (a *answer) Write(b []byte) (int, error) {
 }
 
 // Serve answers on ln until Shutdown, and then returns nil. It speaks TLS 1.3 with
-// cert, HTTP/1.1 and HTTP/2. ctx is the parent of every request's; when it ends, so
-// do they. Serve closes ln and is called once.
+// cert, HTTP/1.1 and HTTP/2. Requests inherit the values of ctx but not its end: what
+// is under way when a process is told to stop is Shutdown's to finish. Serve closes ln
+// and is called once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener, cert tls.Certificate) error {
-	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	s.http.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
 	s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}
 	err := s.http.ServeTLS(limitListener(ln, s.limits.Connections), "", "")
 	if errors.Is(err, http.ErrServerClosed) {
