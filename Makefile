@@ -5,10 +5,10 @@ FUZZTIME ?= 20s
 KILLS    ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race check lint fuzz bench soak tidy clean
+.PHONY: help build demo test race check lint fuzz bench benchmarks soak tidy clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/box
 	$(GO) build -o bin/box ./cmd/box
@@ -38,11 +38,17 @@ fuzz: ## every fuzz target for FUZZTIME
 check: lint race ## what CI runs, with short fuzzing
 	$(MAKE) fuzz FUZZTIME=5s
 
-bench: ## the benchmarks, then one line a bar: bar NAME FIGURE TARGET ok|short
-	$(GO) test -run '^$$' -bench . -benchtime 200ms ./harvester ./service/journal/sqlite ./adaptors/httpapi ./exec/command ./tests
+bench: ## the bars of the design, one line each: bar NAME FIGURE TARGET ok|short
+	$(GO) test -run '^TestBars$$' -count 1 -v ./harvester -bars
+	$(GO) test -run '^$$' -bench Bars ./service/journal/sqlite
+	$(GO) test -run '^$$' -bench Bars ./tests
+
+benchmarks: ## every benchmark by itself
+	$(GO) test -run '^$$' -bench . ./...
 
 soak: ## the long proofs: KILLS kills of a gateway under load, and ten minutes of fuzzing
-	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run 'TestKill' ./tests
+	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run '^TestKill$$' ./tests
+	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/sqlite -kills $(KILLS)
 	$(MAKE) fuzz FUZZTIME=60s
 
 tidy: ## bring go.mod and the formatting in order
