@@ -224,7 +224,19 @@ func (s *Scanner) openArray() {
 func (s *Scanner) readObject(p []byte, i int) int {
 	room := int(s.start + maxDirective - s.objectAt)
 	o := &s.object
-	read := o.names.examined
+	if s.buffered && o.state == inString && len(p)-i < 16 {
+		// Small pieces are mostly text.
+		old := i
+		for i < len(p) && plain[p[i]] && len(s.buf) < room {
+			s.buf = append(s.buf, p[i])
+			i++
+		}
+		o.pos += i - old
+		s.examined += int64(i - old)
+		if i == len(p) {
+			return i
+		}
+	}
 	for {
 		var w []byte
 		old, shift := o.pos, 0 // shift: offset in p of w's first byte
@@ -244,8 +256,7 @@ func (s *Scanner) readObject(p []byte, i int) int {
 			w = w[:min(len(w), room)]
 		}
 		v := o.scan(w)
-		s.examined += int64(o.pos-old) + o.names.examined - read
-		read = o.names.examined
+		s.examined += int64(o.pos - old)
 		if s.buffered {
 			s.buf = s.buf[:o.pos]
 		}

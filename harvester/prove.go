@@ -43,9 +43,8 @@ func (s *Scanner) proveCurl(end int64) {
 	s.hiding.rule = 0
 	body = trimSpace(body)
 	o.reset(1, false)
-	read := o.names.examined
 	ok = len(body) > 0 && body[0] == '{' && o.scan(body) == complete && o.pos == len(body)
-	s.examined += int64(o.pos) + o.names.examined - read
+	s.examined += int64(o.pos)
 	if ok {
 		s.pending, n, ok = o.calls.directives(s.pending[:0], body)
 		s.examined += int64(n)

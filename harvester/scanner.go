@@ -174,6 +174,7 @@ func (s *Scanner) Reset() {
 		fence: fence{levels: s.fence.levels[:0]},
 		head:  true,
 	}
+	s.object.names.examined = 0
 	if s.config.Thinking {
 		s.mode, s.hidden, s.back = inThink, tag{name: anyName}, inProse
 		s.hide(13, 0)
@@ -188,7 +189,7 @@ func (s *Scanner) Broken() int { return s.broken }
 // Examined returns how many bytes were looked at, those of index scans and
 // those looked at again included. It stays within two and a half times the
 // bytes written.
-func (s *Scanner) Examined() int64 { return s.examined }
+func (s *Scanner) Examined() int64 { return s.examined + s.object.names.examined }
 
 // Write reads the next piece of the reply. The piece is not kept. The error is
 // ErrClosed after Close, else nil.
@@ -319,7 +320,7 @@ func All(reply []byte, c Config) ([]Directive, Stats) {
 	s := New(c)
 	s.Write(reply)
 	s.Close(true)
-	return all, Stats{Broken: s.broken, Examined: s.examined}
+	return all, Stats{Broken: s.broken, Examined: s.Examined()}
 }
 
 // Stats counts what reading a reply took; see the Scanner's methods.
