@@ -45,10 +45,8 @@ func transactional(e *ops.Entry) Transactional {
 	return t
 }
 
-var (
-	errCancelled = errors.New("cancelled by a caller")
-	errStopping  = errors.New("the gateway is stopping")
-)
+// errCancelled is the cause of a task's end when a caller asked for it.
+var errCancelled = errors.New("cancelled by a caller")
 
 // Run executes what tickets of one Admit ask for, and returns at once. Calls begin
 // in the order of the tickets; neighbours without side effects run side by side,
