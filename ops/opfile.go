@@ -122,12 +122,7 @@ func ReadDir(fsys fs.FS) ([]File, error) {
 
 // slurp returns a file's bytes, or why it is not read.
 func slurp(fsys fs.FS, name string) ([]byte, string) {
-	f, err := fsys.Open(name)
-	if err != nil {
-		return nil, "cannot be read: " + err.Error()
-	}
-	defer f.Close()
-	info, err := f.Stat()
+	info, err := fs.Stat(fsys, name) // first: to open a pipe would wait for a writer
 	switch {
 	case err != nil:
 		return nil, "cannot be read: " + err.Error()
@@ -136,6 +131,11 @@ func slurp(fsys fs.FS, name string) ([]byte, string) {
 	case info.Mode().Perm()&0o002 != 0:
 		return nil, "anybody may write to it; chmod o-w it"
 	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, "cannot be read: " + err.Error()
+	}
+	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
 		return nil, "cannot be read: " + err.Error()

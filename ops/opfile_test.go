@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -28,6 +29,9 @@ func TestShippedFiles(t *testing.T) {
 			n++
 			if len(op.Examples.Accept) == 0 || len(op.Examples.Reject) == 0 || op.Catalog == nil {
 				t.Errorf("%s:%d: op %s lacks examples to accept, to reject, or a catalog entry", op.File, op.Line, op.Name)
+			}
+			if why := Dispatches(op.Command.Argv); why != "" {
+				t.Errorf("%s:%d: op %s: %s", op.File, op.Line, op.Name, why)
 			}
 			if op.SideEffecting {
 				t.Errorf("%s:%d: op %s has side effects", op.File, op.Line, op.Name)
@@ -306,6 +310,13 @@ func TestReadDir(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || files != nil {
 			t.Errorf("%s: got %v, %v; want %q", name, files, err, c.want)
 		}
+	}
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadDir(os.DirFS(dir)); err == nil || !strings.Contains(err.Error(), "pipe.yaml:1: is not a regular file") {
+		t.Errorf("a pipe: got %v", err)
 	}
 	if _, err := ReadDir(os.DirFS(filepath.Join(t.TempDir(), "missing"))); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing folder: got %v", err)
