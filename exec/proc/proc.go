@@ -20,7 +20,8 @@ type Spec struct {
 	// Stdin is what the process reads; nil is /dev/null.
 	Stdin []byte
 	// Scratch is the folder in which the private folder is made, the system's
-	// temporary folder if empty.
+	// temporary folder if empty. On a disk, making and removing the private folder
+	// is what costs most beyond the process itself; on a tmpfs it costs nothing.
 	Scratch string
 	// Timeout is the time from the start to SIGTERM. It must be positive.
 	Timeout time.Duration
