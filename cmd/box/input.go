@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -34,6 +36,9 @@ func (a *app) open(ctx context.Context, file string) (io.Reader, func(), error) 
 		return newInput(ctx, a.in), func() {}, nil
 	}
 	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, nil, usagef("%v", err) // 4 is what a gateway does not allow
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,8 +76,11 @@ type piece struct {
 func newInput(ctx context.Context, r io.Reader) *input {
 	in := &input{ctx: ctx, pieces: make(chan piece)}
 	go func() {
-		for {
-			b := make([]byte, 32<<10)
+		// Read asks for a piece when it has done with the one before, so one buffer
+		// is read from while the other is filled.
+		var buffers [2][256 << 10]byte
+		for i := 0; ; i++ {
+			b := buffers[i%2][:]
 			n, err := r.Read(b)
 			select {
 			case in.pieces <- piece{b[:n], err}:

@@ -48,10 +48,16 @@ func main() {
 // Main runs box with the arguments and streams of this process and returns its exit
 // code.
 func Main() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// The first signal asks for a tidy end; with the handler gone, the second one
-	// ends the process at once.
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		// The first signal asks for a tidy end. Before anybody hears of it the
+		// handler is gone, so that a second one ends the process at once.
+		signal.Stop(signals)
+		cancel()
+	}()
 	return newApp(os.Stdin, os.Stdout, os.Stderr, os.Getenv).run(ctx, os.Args[1:])
 }

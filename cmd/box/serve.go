@@ -46,6 +46,9 @@ never holds replies, parameters or tokens.`,
 				return usagef("--grace %s: want more than nothing", grace)
 			}
 			signal.Ignore(syscall.SIGPIPE) // a reader of the log that goes must not end the gateway
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			defer signal.Stop(hangups)
 			level := slog.LevelInfo
 			if verbose {
 				level = slog.LevelDebug
@@ -56,8 +59,6 @@ never holds replies, parameters or tokens.`,
 			if err != nil {
 				return err
 			}
-			hangups := make(chan os.Signal, 1)
-			signal.Notify(hangups, syscall.SIGHUP)
 			done := make(chan struct{})
 			ctx, cancel := context.WithCancel(cmd.Context())
 			go func() {
@@ -74,7 +75,6 @@ never holds replies, parameters or tokens.`,
 			err = g.Run(cmd.Context())
 			cancel()
 			<-done
-			signal.Stop(hangups)
 			return err
 		},
 	}
