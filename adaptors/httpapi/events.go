@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -83,9 +84,9 @@ func (s *Server) stream(ctx context.Context, in *eventsInput) (*eventsOutput, er
 			return
 		}
 		st := &stream{w: w, rc: http.NewResponseController(w), within: s.limits.Write}
-		if err := s.follow(r, st, by, after, in.Thread); err != nil {
-			s.log.LogAttrs(ctx, slog.LevelDebug, "stream ended", slog.String("request", requestID(ctx)), slog.Any("err", err))
-		}
+		err := s.follow(r, st, by, after, in.Thread)
+		leave()
+		s.log.LogAttrs(ctx, slog.LevelDebug, "stream ended", slog.String("request", requestID(ctx)), slog.Any("err", err))
 		_ = st.rc.SetWriteDeadline(time.Now().Add(s.limits.Write)) // for the end of the body
 	}}, nil
 }
@@ -124,14 +125,14 @@ func (s *Server) enter(id ops.IdentityID) (leave func(), f *ops.Fault) {
 	}
 	s.open++
 	s.streams[id]++
-	return func() {
+	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.open--
 		if s.streams[id]--; s.streams[id] == 0 {
 			delete(s.streams, id)
 		}
-	}, nil
+	}), nil
 }
 
 var (

@@ -256,6 +256,9 @@ func TestShutdownIsBounded(t *testing.T) {
 	if err := g.server.Shutdown(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("shutdown: got %v, want %v", err, context.Canceled)
 	}
+	if !strings.Contains(g.logs.String(), "msg=served") {
+		t.Error("the request is under way still")
+	}
 	if err := <-failed; err == nil {
 		t.Error("the caller was answered")
 	}

@@ -137,6 +137,7 @@ type Server struct {
 
 	stopping chan struct{} // closed by Shutdown
 	stopOnce sync.Once
+	handling sync.RWMutex // held for reading by each request under way
 
 	mu      sync.Mutex
 	streams map[ops.IdentityID]int // open ones of each identity
@@ -193,7 +194,7 @@ func New(c Config) (*Server, error) {
 			MaxConcurrentStreams: 100,
 			WriteByteTimeout:     limits.Write,
 			SendPingTimeout:      limits.Heartbeat,
-			PingTimeout:          limits.Heartbeat,
+			PingTimeout:          limits.Write,
 		},
 	}
 	return s, nil
@@ -320,6 +321,8 @@ func requestID(ctx context.Context) string {
 
 // front is the first thing that a request meets.
 func (s *Server) front(w http.ResponseWriter, r *http.Request) {
+	s.handling.RLock()
+	defer s.handling.RUnlock()
 	id := "q-" + strings.ToLower(ulid.Make().String())
 	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, id))
 	a := &answer{ResponseWriter: w, within: s.limits.Write}
@@ -478,13 +481,16 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, cert tls.Certificat
 }
 
 // Shutdown takes no new requests, ends the streams, and waits for the requests under
-// way until ctx ends; then it cuts their connections and returns ctx's error. The
-// calls of those that were cut are left to the door, which is closed after it.
+// way until ctx ends; then it cuts their connections, waits for what they were doing to
+// notice, and returns ctx's error. The calls of those that were cut are left to the
+// door, which is closed after it.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() { close(s.stopping) })
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		s.http.Close()
+		s.handling.Lock() // net/http does not wait for the handlers of a closed server
+		defer s.handling.Unlock()
 		return fmt.Errorf("shut the API down: %w", err)
 	}
 	return nil

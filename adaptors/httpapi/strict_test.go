@@ -337,7 +337,8 @@ func TestOversizedHeader(t *testing.T) {
 	}
 }
 
-// Clients that send slowly lose their connection.
+// Clients that send slowly lose their connection. (The bounds are for a handshake on a
+// busy machine too.)
 func TestSlowClients(t *testing.T) {
 	g := open(t, func(c *Config) {
 		c.Limits.ReadHeader, c.Limits.Read, c.Limits.Idle = 100*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
