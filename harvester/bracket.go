@@ -210,7 +210,7 @@ func (s *Scanner) openObject(i int) {
 }
 
 // openArray begins an array of call objects whose [ was read already, perhaps
-// in the piece before.
+// in an earlier piece.
 func (s *Scanner) openArray() {
 	s.kind = arrayItem
 	s.openObject(int(s.start - s.base))
@@ -334,7 +334,11 @@ func (s *Scanner) trail(p []byte, i int) int {
 			return i + 1
 		}
 		if !isSpace(c) || tooLong {
-			s.breakAt(s.at(i), 5, "something else than space before the closing bracket")
+			if tooLong {
+				s.breakAt(s.at(i), 8, "longer than 1 MiB")
+			} else {
+				s.breakAt(s.at(i), 5, "something else than space before the closing bracket")
+			}
 			s.before = nothing
 			switch {
 			case !s.fence.open:

@@ -15,12 +15,12 @@ func ExampleAll() {
 		"```\n"
 	directives, stats := harvester.All([]byte(reply), harvester.Config{})
 	for _, d := range directives {
-		fmt.Println(d.Form, d.Op, string(d.Params), d.Key)
+		fmt.Printf("%s %s %s key=%q\n", d.Form, d.Op, d.Params, d.Key)
 	}
 	fmt.Println(stats.Broken, "broken")
 	// Output:
-	// tool disk.usage {"path":"/srv"}
-	// tool dm.send {"to":"ops","text":"looking"} k7q2
+	// tool disk.usage {"path":"/srv"} key=""
+	// tool dm.send {"to":"ops","text":"looking"} key="k7q2"
 	// 0 broken
 }
 

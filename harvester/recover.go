@@ -73,8 +73,8 @@ func (r *recovery) indent(c byte) {
 	}
 }
 
-// recover reads on in a broken object.
-func (s *Scanner) recover(p []byte, i int) int {
+// readRecovery reads on in a broken object.
+func (s *Scanner) readRecovery(p []byte, i int) int {
 	r := &s.recovery
 	for i < len(p) {
 		c := p[i]

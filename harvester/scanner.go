@@ -270,7 +270,7 @@ func (s *Scanner) read(p []byte) {
 		case inTrail:
 			i = s.trail(p, i)
 		case inRecovery:
-			i = s.recover(p, i)
+			i = s.readRecovery(p, i)
 		case inQuoting:
 			i = s.quoting(p, i)
 		case inShell:
