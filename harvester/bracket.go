@@ -298,7 +298,6 @@ func (s *Scanner) endObject(w []byte, i int) {
 			s.mode = inRest
 			return
 		}
-		defer clear(calls) // they would keep their texts
 		for _, d := range calls {
 			d.Form = s.fence.form
 			if d.Key == "" {
@@ -306,6 +305,7 @@ func (s *Scanner) endObject(w []byte, i int) {
 			}
 			s.found(d, i)
 		}
+		clear(calls) // they would keep the text
 		s.mode, s.place = inItems, false
 	}
 }

@@ -418,7 +418,7 @@ func (s *Scanner) openCurlWord(c byte, i int, back mode) {
 	s.curl.reset()
 	if c == 'c' {
 		s.matched = len("$ c")
-		s.begin(i, bracket)
+		s.start = s.at(i)
 	}
 }
 
@@ -434,7 +434,7 @@ func (s *Scanner) curlWord(p []byte, i int) int {
 				next = s.matched + 1
 			}
 			if c == 'c' {
-				s.begin(i, bracket)
+				s.start = s.at(i)
 			}
 			if next == len(curlStart) {
 				next = curlGap
