@@ -244,3 +244,6 @@ type Examples struct {
 }
 
 func newID(prefix string) string { return prefix + strings.ToLower(ulid.Make().String()) }
+
+// Stamp writes a moment as every answer does: RFC 3339, UTC, milliseconds.
+func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -88,7 +88,7 @@ func NewReads(d *Door, directory *access.Directory, about About) *Reads {
 			return map[string]string{"version": about.Version}, nil
 		}},
 		Read{Name: "uptime", Do: func(context.Context, ops.Identity, Query) (any, error) {
-			return map[string]any{"started_at": stamp(about.StartedAt), "seconds": int64(time.Since(about.StartedAt).Seconds())}, nil
+			return map[string]any{"started_at": ops.Stamp(about.StartedAt), "seconds": int64(time.Since(about.StartedAt).Seconds())}, nil
 		}},
 		Read{Name: "config", Manage: true, Do: func(context.Context, ops.Identity, Query) (any, error) { return about.Config, nil }},
 		Read{Name: "adaptors", Do: func(context.Context, ops.Identity, Query) (any, error) {
@@ -153,7 +153,7 @@ func (d *Door) status(ctx context.Context, about About) (any, error) {
 	return map[string]any{
 		"version":    about.Version,
 		"boot":       d.store.Boot(),
-		"started_at": stamp(about.StartedAt),
+		"started_at": ops.Stamp(about.StartedAt),
 		"ops":        len(d.registry.Current().All()),
 		"open_calls": open,
 		"position":   head,
@@ -322,7 +322,7 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 		Key: c.Key, From: c.From, Evidence: c.Evidence,
 	}
 	if c.StartedAt != nil {
-		s.StartedAt = stamp(*c.StartedAt)
+		s.StartedAt = ops.Stamp(*c.StartedAt)
 	}
 	if c.outcome != nil {
 		s.Fault = c.outcome.Fault
@@ -336,9 +336,9 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 // listed is c as it stands now: a call without side effects that runs is not
 // written as running, and is shown so all the same.
 func (d *Door) listed(c storedCall) CallListing {
-	l := CallListing{Call: c.ID, Op: c.Op, By: c.By, State: c.State, Source: c.From.Source, ReceivedAt: stamp(c.ReceivedAt)}
+	l := CallListing{Call: c.ID, Op: c.Op, By: c.By, State: c.State, Source: c.From.Source, ReceivedAt: ops.Stamp(c.ReceivedAt)}
 	if c.SettledAt != nil {
-		l.SettledAt = stamp(*c.SettledAt)
+		l.SettledAt = ops.Stamp(*c.SettledAt)
 	}
 	if c.State == ops.Received {
 		d.mu.Lock()
@@ -362,6 +362,3 @@ func PageSize(asked, standard, most int) (int, error) {
 	}
 	return asked, nil
 }
-
-// stamp writes t as every answer does: RFC 3339, UTC, milliseconds.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -60,7 +60,7 @@ func (s *Server) agentRoutes() {
 		if err != nil {
 			return nil, s.problem(ctx, err)
 		}
-		return &revoked{AgentRevoked{ID: ops.IdentityID(in.ID), RevokedAt: stamp(at)}}, nil
+		return &revoked{AgentRevoked{ID: ops.IdentityID(in.ID), RevokedAt: ops.Stamp(at)}}, nil
 	})
 }
 

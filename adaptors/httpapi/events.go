@@ -211,7 +211,7 @@ type stream struct {
 // event writes e; more says that another follows at once, so that this need not be
 // sent yet.
 func (st *stream) event(e journal.Event, more bool) error {
-	data := Event{Position: e.Position, Stream: e.Stream, Version: e.Version, Kind: e.Kind, At: stamp(e.At), Body: e.Body}
+	data := Event{Position: e.Position, Stream: e.Stream, Version: e.Version, Kind: e.Kind, At: ops.Stamp(e.At), Body: e.Body}
 	if !json.Valid(e.Body) { // some feature's own form; all of ours are JSON
 		data.Body = json.RawMessage("null")
 	}

@@ -144,7 +144,7 @@ func TestStreamResumes(t *testing.T) {
 				if !json.Valid(body) {
 					body = json.RawMessage("null")
 				}
-				want = append(want, Event{Position: e.Position, Stream: e.Stream, Version: e.Version, Kind: e.Kind, At: stamp(e.At), Body: body})
+				want = append(want, Event{Position: e.Position, Stream: e.Stream, Version: e.Version, Kind: e.Kind, At: ops.Stamp(e.At), Body: body})
 				if e.Position == head {
 					return done
 				}

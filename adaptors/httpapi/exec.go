@@ -149,7 +149,12 @@ func idempotencyKey(header, id string) (string, *ops.Fault) {
 	if len(id) > maxIdempotencyKey || !plain(id) {
 		return "", ops.Faultf(ops.BadRequest, "the idempotency key is longer than %d bytes or has control characters", maxIdempotencyKey)
 	}
-	return id, nil
+	if id == "" {
+		return "", nil
+	}
+	// Directives have keys of their own, which name a place in a room; with the
+	// prefix no caller's key can be one of them.
+	return "api/" + id, nil
 }
 
 // settled is the answer for a ticket with its outcome.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -170,6 +169,3 @@ func (s *Server) opRoutes() {
 		return &anyOutput{v}, nil
 	})
 }
-
-// stamp writes t as every answer does: RFC 3339, UTC, milliseconds.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

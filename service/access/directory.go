@@ -39,18 +39,18 @@ const tokenBytes = 32
 // Listing is an identity as it is listed. It holds nothing that opens anything.
 type Listing struct {
 	ops.Identity
-	CreatedAt time.Time        `json:"created_at"`
-	RevokedAt *time.Time       `json:"revoked_at,omitempty"`
+	CreatedAt string           `json:"created_at"` // as ops.Stamp writes it
+	RevokedAt string           `json:"revoked_at,omitempty"`
 	Tokens    []TokenListing   `json:"tokens"`
 	Agents    []ops.IdentityID `json:"agents,omitempty"` // a bridge's
 }
 
 // TokenListing describes a token without giving it away.
 type TokenListing struct {
-	ID        string     `json:"id"`
-	Hint      string     `json:"hint"` // the prefix and the first four characters
-	CreatedAt time.Time  `json:"created_at"`
-	RevokedAt *time.Time `json:"revoked_at,omitempty"`
+	ID        string `json:"id"`
+	Hint      string `json:"hint"` // the prefix and the first four characters
+	CreatedAt string `json:"created_at"`
+	RevokedAt string `json:"revoked_at,omitempty"`
 }
 
 // Directory is the identities of a store.
@@ -110,19 +110,20 @@ func (d *Directory) Add(ctx context.Context, id ops.Identity, agents ...ops.Iden
 // revoked, since nobody could then make another.
 func (d *Directory) Revoke(ctx context.Context, id ops.IdentityID) (at time.Time, err error) {
 	err = d.store.Update(ctx, func(tx journal.Tx) error {
-		l, err := list(tx, id, "")
-		if err != nil {
+		role, revoked := ops.Role(""), (*int64)(nil)
+		if err := tx.Query(`SELECT role, revoked_at FROM identity WHERE id = $1`,
+			func(scan func(...any) error) error { return scan((*string)(&role), &revoked) }, string(id)); err != nil {
 			return err
 		}
-		if len(l) == 0 {
+		if role == "" {
 			return unknownIdentity(id)
 		}
-		if l[0].RevokedAt != nil {
-			at = *l[0].RevokedAt
+		if revoked != nil {
+			at = time.UnixMilli(*revoked).UTC()
 			return nil
 		}
 		at = tx.Now()
-		if l[0].Role == ops.Operator {
+		if role == ops.Operator {
 			others := 0
 			if err := tx.Query(`SELECT count(*) FROM identity WHERE role = 'operator' AND revoked_at IS NULL AND id <> $1`,
 				func(scan func(...any) error) error { return scan(&others) }, string(id)); err != nil {
@@ -227,7 +228,7 @@ func list(tx journal.Tx, id ops.IdentityID, role ops.Role) ([]Listing, error) {
 			if err := scan((*string)(&one.ID), (*string)(&one.Role), &created, &revoked); err != nil {
 				return err
 			}
-			one.CreatedAt, one.RevokedAt, one.Tokens = at(created), maybe(revoked), []TokenListing{}
+			one.CreatedAt, one.RevokedAt, one.Tokens = stamp(&created), stamp(revoked), []TokenListing{}
 			index[one.ID] = len(l)
 			l = append(l, one)
 			return nil
@@ -244,7 +245,7 @@ func list(tx journal.Tx, id ops.IdentityID, role ops.Role) ([]Listing, error) {
 			if err := scan(&owner, &t.ID, &t.Hint, &created, &revoked); err != nil {
 				return err
 			}
-			t.CreatedAt, t.RevokedAt = at(created), maybe(revoked)
+			t.CreatedAt, t.RevokedAt = stamp(&created), stamp(revoked)
 			if i, ok := index[ops.IdentityID(owner)]; ok {
 				l[i].Tokens = append(l[i].Tokens, t)
 			}
@@ -294,14 +295,12 @@ func hash(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
-
-func maybe(ms *int64) *time.Time {
+// stamp writes a moment of the store, "" for none.
+func stamp(ms *int64) string {
 	if ms == nil {
-		return nil
+		return ""
 	}
-	t := at(*ms)
-	return &t
+	return ops.Stamp(time.UnixMilli(*ms))
 }
 
 // clip bounds what is repeated of a caller's words.

@@ -263,6 +263,7 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 	return s, nil
 }
 
+// stamp writes a moment of the store.
 func stamp(ms int64) string {
-	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	return ops.Stamp(time.UnixMilli(ms))
 }
