@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -25,14 +26,7 @@ type identityListing struct {
 
 func (a *app) agentsCommand() *cobra.Command {
 	var role string
-	list := func(cmd *cobra.Command, _ []string) error {
-		ctx, cancel := a.patient(cmd.Context())
-		defer cancel()
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
-		defer c.close()
+	list := a.asking(func(ctx context.Context, c *client, _ []string) error {
 		q := url.Values{}
 		if role != "" {
 			q.Set("role", role)
@@ -69,7 +63,7 @@ func (a *app) agentsCommand() *cobra.Command {
 			return nil
 		}
 		return a.print(t)
-	}
+	})
 	const long = `List identities: agents, whose replies are read for orders; operators, who run the
 gateway; and bridges, which hand in replies of the agents they are enrolled for.
 Tokens are shown by their first characters only; the gateway itself keeps no more
@@ -102,20 +96,13 @@ func (a *app) agentsShowCommand() *cobra.Command {
 		Example:           "  box agents show ada",
 		Args:              exactly("the identity"),
 		ValidArgsFunction: a.completeIDs(routeAgents, "agents", "id", "role"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			raw, err := c.get(ctx, request{route: routeAgent, names: args}, nil)
 			if err != nil {
 				return err
 			}
 			return a.document(raw)
-		},
+		}),
 	}
 	return a.speaks(cmd)
 }
@@ -135,14 +122,7 @@ of the agents named by --agent, which must exist.`,
 		Example: `  box agents add ada > ada.token
   box agents add relay --role bridge --agent ada --agent bob`,
 		Args: exactly("the identity"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			body := struct {
 				ID     string   `json:"id"`
 				Role   string   `json:"role"`
@@ -166,7 +146,7 @@ of the agents named by --agent, which must exist.`,
 				a.notice("%s %s added; this is its token, which is not shown again", got.Role, got.ID)
 			}
 			return err
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&role, "role", "agent", "agent, operator or bridge")
 	cmd.Flags().StringArrayVar(&agents, "agent", nil, "an agent that the bridge hands in replies for (may be repeated)")
@@ -182,14 +162,7 @@ last operator cannot be revoked (exit code 6).`,
 		Example:           "  box agents revoke ada",
 		Args:              exactly("the identity"),
 		ValidArgsFunction: a.completeIDs(routeAgents, "agents", "id", "role"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			var got struct {
 				ID        string    `json:"id"`
 				RevokedAt time.Time `json:"revoked_at"`
@@ -202,7 +175,7 @@ last operator cannot be revoked (exit code 6).`,
 				return a.document(raw)
 			}
 			return a.printf("%s\n", clean(fmt.Sprintf("%s revoked at %s", got.ID, stamp(got.RevokedAt))))
-		},
+		}),
 	}
 	return a.speaks(cmd)
 }

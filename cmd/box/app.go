@@ -291,6 +291,20 @@ func oneOf(cmd *cobra.Command, names ...string) *cobra.Command {
 	return cmd
 }
 
+// asking is the RunE of a command that only asks a gateway.
+func (a *app) asking(f func(ctx context.Context, c *client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ctx, cancel := a.patient(cmd.Context())
+		defer cancel()
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		return f(ctx, c, args)
+	}
+}
+
 // patient bounds ctx by --timeout.
 func (a *app) patient(ctx context.Context) (context.Context, context.CancelFunc) {
 	if a.patience > 0 {

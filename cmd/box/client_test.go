@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -220,6 +221,13 @@ func TestRoutesOnly(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
+	}
+	table, err := os.ReadFile("routes.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(table, []byte("route{http.")); n != len(routes) {
+		t.Errorf("routes.go makes %d routes and lists %d", n, len(routes))
 	}
 	literal := regexp.MustCompile("[\"`](/exec|/v1/|/healthz|/readyz|/openapi)")
 	for _, name := range files {

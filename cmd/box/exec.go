@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -305,21 +304,4 @@ func (a *app) readParams(ctx context.Context, file string) (json.RawMessage, err
 		return nil, usagef("%s is not one JSON object", inputName(file))
 	}
 	return b, nil
-}
-
-// page is a query for one page of a list.
-func page(limit int, after string, filters map[string]string) url.Values {
-	q := url.Values{}
-	if limit > 0 {
-		q.Set("limit", strconv.Itoa(limit))
-	}
-	if after != "" {
-		q.Set("after", after)
-	}
-	for name, value := range filters {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
-	return q
 }

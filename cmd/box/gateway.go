@@ -15,6 +15,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"inband/adaptors/httpapi"
@@ -87,12 +88,8 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if _, err := os.Stat(g.cfg.Folder.token()); errors.Is(err, fs.ErrNotExist) {
 		g.log.Warn("the operator's token is not in the state folder; box init --operator NAME makes another operator while no gateway runs", "path", g.cfg.Folder.token())
 	}
-	var ca []byte
-	if g.cert, ca, err = httpapi.LoadOrMakeCA(g.cfg.Folder.tls(), g.cfg.Hosts); err != nil {
-		return fmt.Errorf("certificate of the gateway: %w", err)
-	}
-	if len(ca) == 0 {
-		return errors.New("certificate of the gateway: no certificate authority")
+	if g.cert, _, err = httpapi.LoadOrMakeCA(g.cfg.Folder.tls(), g.cfg.Hosts); err != nil {
+		return err
 	}
 
 	empty, err := ops.New()
@@ -129,7 +126,11 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return err
 	}
 	if g.listener, err = net.Listen("tcp", g.cfg.Listen); err != nil {
-		return &exitError{code: ops.ExitConflict, err: err, hint: "choose another address with --listen HOST:PORT, port 0 for a free one"}
+		code := ops.ExitUsage
+		if errors.Is(err, syscall.EADDRINUSE) {
+			code = ops.ExitConflict
+		}
+		return &exitError{code: code, err: err, hint: "choose another address with --listen HOST:PORT, port 0 for a free one"}
 	}
 	g.at = address{URL: publicURL(g.listener.Addr()), PID: os.Getpid(), Boot: string(g.store.Boot())}
 	return nil

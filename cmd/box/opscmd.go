@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"sort"
@@ -20,14 +21,7 @@ effects, and whether you may run it. What is not in this list cannot run.`,
   box ops check ops.d/
   box ops reload`,
 		Args: a.subcommandOnly,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, _ []string) error {
 			var answer struct {
 				Ops []json.RawMessage `json:"ops"`
 			}
@@ -46,7 +40,7 @@ effects, and whether you may run it. What is not in this list cannot run.`,
 				return nil
 			}
 			return a.printOps(raw)
-		},
+		}),
 	}
 	cmd.AddCommand(a.opsShowCommand(), a.opsCheckCommand(), a.opsReloadCommand())
 	return a.speaks(cmd)
@@ -92,14 +86,7 @@ as their JSON Schema.`,
   box ops show dm --json`,
 		Args:              exactly("the op"),
 		ValidArgsFunction: a.completeOp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			var op opListing
 			raw, err := c.get(ctx, request{route: routeOp, names: args}, &op)
 			if err != nil {
@@ -109,7 +96,7 @@ as their JSON Schema.`,
 				return a.document(raw)
 			}
 			return a.printOp(op)
-		},
+		}),
 	}
 	return a.speaks(cmd)
 }
@@ -189,14 +176,7 @@ them load and replace the ops in force, or nothing changes and the problems are
 listed (exit code 6). Calls that run go on as they were. SIGHUP does the same.`,
 		Example: "  box ops check ~/.local/state/inband/ops.d && box ops reload",
 		Args:    exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, _ []string) error {
 			var got struct {
 				Ops int `json:"ops"`
 			}
@@ -209,7 +189,7 @@ listed (exit code 6). Calls that run go on as they were. SIGHUP does the same.`,
 				return a.document(raw)
 			}
 			return a.printf("%d ops in force\n", got.Ops)
-		},
+		}),
 	}
 	return a.speaks(cmd)
 }

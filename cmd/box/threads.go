@@ -54,14 +54,7 @@ results of the orders in it.`,
   box threads show t-01k9…
   box threads follow t-01k9…`,
 		Args: a.subcommandOnly,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, _ []string) error {
 			return a.listing(ctx, c, lister{
 				route: routeThreads, member: "threads", after: after, limit: limit,
 				table: newTable("THREAD", "ROOM", "POSTS", "LAST", "OPENED"),
@@ -74,7 +67,7 @@ results of the orders in it.`,
 					return nil
 				},
 			})
-		},
+		}),
 	}
 	a.pages(cmd, &limit, &after)
 	cmd.AddCommand(a.threadsShowCommand(), a.threadsFollowCommand())
@@ -91,16 +84,9 @@ posted below it. --jsonl prints one post a line.`,
   box threads show t-01k9… --jsonl`,
 		Args:              exactly("the thread's id"),
 		ValidArgsFunction: a.completeIDs(routeThreads, "threads", "id", "room"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := a.patient(cmd.Context())
-			defer cancel()
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.close()
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			return a.showThread(ctx, c, args[0])
-		},
+		}),
 	}
 	return a.speaks(cmd)
 }
