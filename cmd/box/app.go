@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,6 +58,10 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return a.report(cmd, err)
 }
 
+// exitPipe is the exit code of a process that SIGPIPE has ended, as shells see it. box
+// gives it itself where it has something to tidy up first.
+const exitPipe = 128 + int(syscall.SIGPIPE)
+
 // usageError is a command line that cannot be meant: exit code 2, with a hint.
 type usageError struct{ message string }
 
@@ -86,6 +91,8 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		owned *journal.OwnedError
 	)
 	switch {
+	case errors.Is(err, syscall.EPIPE):
+		return exitPipe // whoever read has seen enough
 	case errors.As(err, &usage), !a.began:
 		a.fault(err.Error())
 		a.notice("see %s --help", cmd.CommandPath())

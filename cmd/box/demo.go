@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -44,6 +46,7 @@ The exit code is 0 when every order came out as it should.`,
   box demo --keep`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			signal.Ignore(syscall.SIGPIPE) // the folder is to be removed, whoever reads no more
 			ctx, cancel := context.WithTimeout(cmd.Context(), demoPatience)
 			defer cancel()
 			err := a.demo(ctx, keep)
