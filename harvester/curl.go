@@ -83,6 +83,9 @@ func (c *curl) reset() {
 func (c *curl) step(b byte) verdict {
 	f := &c.frames[len(c.frames)-1]
 	outer := len(c.frames) == 1
+	if b == 0 {
+		c.refused = true // the parser would drop it
+	}
 	switch {
 	case c.inBody:
 		return c.stepBody(b)
@@ -97,6 +100,7 @@ func (c *curl) step(b byte) verdict {
 		}
 		return unfinished
 	case c.ansi:
+		c.refused = c.refused || b == '\r'
 		c.emit(b)
 		c.ansi = b != '\'' || c.escaped
 		c.escaped = b == '\\' && !c.escaped
@@ -108,6 +112,7 @@ func (c *curl) step(b byte) verdict {
 		switch {
 		case b == '\n':
 		case !f.doubles:
+			c.refused = c.refused || b == '\r'
 			c.emit('\\')
 			c.emit(b)
 		default:
@@ -210,9 +215,8 @@ func (c *curl) step(b byte) verdict {
 		return unfinished
 	case b == '\'' && !(f.opener == '{' && c.frames[len(c.frames)-2].doubles):
 		c.single = true
-	case b == '\r' || b == 0:
-		// A CR is part of a word to a shell, but not to the parser, which
-		// drops a NUL.
+	case b == '\r':
+		// It is part of a word to a shell, but not to the parser.
 		c.refused = c.refused || outer
 	default:
 		c.emit(b)

@@ -140,6 +140,7 @@ type Scanner struct {
 	recovery recovery
 	curl     curl
 
+	// explaining
 	explainer explainer
 
 	// public through methods
@@ -190,7 +191,8 @@ func (s *Scanner) Broken() int { return s.broken }
 
 // Examined returns how many bytes were looked at, those of index scans and
 // those looked at again included. It stays within two and a half times the
-// bytes written.
+// bytes written; only a curl command with words in $'…' may cost up to four
+// times its length. What Config.Explain costs is left out.
 func (s *Scanner) Examined() int64 { return s.examined + s.object.names.examined }
 
 // Write reads the next piece of the reply. The piece is not kept. The error is
