@@ -137,6 +137,10 @@ func (c *curl) argument(w *syntax.Word) (a argument, ok bool) {
 				a.expands = true
 				return a, true
 			}
+			if !strings.Contains(part.Value, `\`) {
+				a.text = append(a.text, part.Value...)
+				break
+			}
 			text, err := expand.Fields(nil, &syntax.Word{Parts: []syntax.WordPart{part}})
 			if err != nil || len(text) != 1 {
 				return a, false
