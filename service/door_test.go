@@ -789,6 +789,10 @@ func TestAwaitEnds(t *testing.T) {
 func TestReads(t *testing.T) {
 	h := newHouse(t, read("r", fine), write("w", fine))
 	reads := NewReads(h.door, h.directory, About{Version: "v0", StartedAt: time.Now(), Config: map[string]int{}, Adaptors: []string{"rooms"}, Missing: func() []string { return nil }})
+	relay := ops.Identity{ID: "relay", Role: ops.Bridge}
+	if _, err := h.directory.Add(t.Context(), relay, scout.ID); err != nil {
+		t.Fatal(err)
+	}
 	mine, _ := h.run(call(scout, "r"))
 	theirs, _ := h.run(call(ada, "w"))
 	code := func(by ops.Identity, name, arg string) ops.Code {
@@ -805,7 +809,7 @@ func TestReads(t *testing.T) {
 	}{
 		{scout, "status", "", ""}, {scout, "health", "", ""}, {scout, "ops", "", ""}, {scout, "op", "w", ""}, {scout, "op", "x", ops.UnknownOp},
 		{scout, "calls", "", ""}, {scout, "call", string(mine.Call), ""}, {scout, "call", string(theirs.Call), ops.NotFound},
-		{ada, "call", string(mine.Call), ""}, {scout, "config", "", ops.NotPermitted}, {scout, "agents", "", ops.NotPermitted},
+		{relay, "call", string(mine.Call), ""}, {relay, "call", string(theirs.Call), ops.NotFound}, {ada, "call", string(mine.Call), ""}, {scout, "config", "", ops.NotPermitted}, {scout, "agents", "", ops.NotPermitted},
 		{scout, "agent", "scout", ""}, {scout, "agent", "ada", ops.NotFound}, {ada, "agents", "", ""}, {ada, "agent", "none", ops.NotFound},
 		{ada, "op", "", ops.BadRequest}, {ada, "ops", "x", ops.BadRequest}, {ada, "timers", "", ops.NotFound},
 	} {

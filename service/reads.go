@@ -310,11 +310,19 @@ func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, er
 
 // showCall answers the read call.
 func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, error) {
-	c, err := d.read(ctx, ops.CallID(q.Arg))
+	var c storedCall
+	var enrolled bool
+	err := d.store.View(ctx, func(tx journal.Tx) (err error) {
+		if c, err = load(tx, ops.CallID(q.Arg)); err != nil {
+			return err
+		}
+		enrolled, err = access.Enrolled(tx, by.ID, c.By.ID)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if !access.Decide(access.Request{By: by, Action: access.See, Owner: c.By.ID}).Allowed {
+	if !access.Decide(access.Request{By: by, Action: access.See, Owner: c.By.ID, Enrolled: enrolled}).Allowed {
 		return nil, unknownCall(c.ID)
 	}
 	s := CallShowing{
