@@ -13,7 +13,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -403,8 +405,12 @@ bin/box threads show $$thread`},
 	if err := os.Symlink(build(t, ""), filepath.Join(dir, "bin", "box")); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("bash", "-c", run)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-c", run)
 	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // the gateway too
 	for _, e := range os.Environ() {
 		if !strings.HasPrefix(e, "INBAND_") {
 			cmd.Env = append(cmd.Env, e)
