@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"inband/failpoint"
 	"inband/ops"
@@ -34,7 +35,7 @@ func (d *Door) Prepare(call ops.Call) Order {
 	entry, ok := registry.Lookup(call.Op)
 	if !ok {
 		o.fault = registry.UnknownOp(call.Op)
-		o.call.Op = ops.OpName(clip(string(call.Op), ops.MaxNameLen))
+		o.call.Op = ops.OpName(strings.ReplaceAll(clip(string(call.Op), ops.MaxNameLen), "\x00", "\uFFFD"))
 		o.call.Params = keepable(call.Params)
 		return o
 	}
@@ -134,14 +135,14 @@ type earlierCall struct {
 // again is the ticket for a call that was made before.
 func (e earlierCall) again(digest string) Ticket {
 	refused := func(f *ops.Fault) Ticket {
-		return Ticket{Call: e.id, Op: e.op, State: ops.Refused,
+		return Ticket{Call: e.id, Op: e.op, State: e.state,
 			Outcome: &ops.Outcome{State: ops.Refused, Fault: f.With("call", e.id)}}
 	}
 	switch {
 	case digest != e.digest:
 		return refused(ops.Faultf(ops.KeyReused, "this idempotency key was used for call %s, with another op or other parameters; use a new key", e.id))
 	case e.outcome == nil:
-		return refused(ops.Faultf(ops.InProgress, "call %s has this idempotency key and is still %s", e.id, e.state))
+		return refused(ops.Faultf(ops.InProgress, "call %s has this idempotency key and is not settled yet", e.id))
 	}
 	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: e.outcome, Replayed: true}
 }

@@ -29,7 +29,10 @@ func (d *Door) recover(ctx context.Context) error {
 	for _, c := range open {
 		outcome, rerun := d.left(c)
 		if rerun != nil {
-			reply, _, _ := strings.Cut(c.From.Source, "#")
+			reply := string(c.By.ID) + " " + c.From.Source
+			if i := strings.LastIndexByte(reply, '#'); i >= 0 { // message ids may hold one too
+				reply = reply[:i]
+			}
 			if again[reply] == nil {
 				replies = append(replies, reply)
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -173,9 +174,9 @@ func (d *Door) leave(id ops.CallID, w *waiter) {
 
 // follow wakes the callers of Await as outcomes are committed, whoever wrote them.
 func (d *Door) follow(after int64) {
-	err := d.store.Tail(d.life, after, func(e journal.Event) error {
+	Follow(d.life, d.store, after, d.log, func(e journal.Event) {
 		if e.Kind != "call.settled" {
-			return nil
+			return
 		}
 		id := ops.CallID(strings.TrimPrefix(e.Stream, streamPrefix))
 		d.mu.Lock()
@@ -184,10 +185,30 @@ func (d *Door) follow(after int64) {
 			close(w.settled)
 			delete(d.waiters, id)
 		}
-		return nil
 	})
-	if d.life.Err() == nil {
-		d.log.Error("the door no longer follows its store; callers that wait are not told", "err", err)
+}
+
+// Follow calls f with every event after a position until ctx ends or the store is
+// closed. When the store cannot be read for a while, it goes on where it was: whoever
+// follows would otherwise be deaf for the rest of the gateway's life.
+func Follow(ctx context.Context, store journal.Store, after int64, log *slog.Logger, f func(journal.Event)) {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		err := store.Tail(ctx, after, func(e journal.Event) error {
+			f(e)
+			after, wait = e.Position, firstRetry
+			return nil
+		})
+		if ctx.Err() != nil || errors.Is(err, journal.ErrClosed) {
+			return
+		}
+		log.Error("events not read; trying again", "after", after, "err", err)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
 	}
 }
 

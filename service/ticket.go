@@ -10,7 +10,9 @@ type Ticket struct {
 	// Replayed says that this key and body were known: Outcome is the stored one,
 	// and nothing ran.
 	Replayed bool
-	// Outcome is set when State is settled.
+	// Outcome is set when there is nothing to wait for: the call is settled, or this
+	// request was refused on account of an earlier call, which Call and State then
+	// describe (IN_PROGRESS, KEY_REUSED).
 	Outcome *ops.Outcome
 
 	task *task // what Run has to do, nil if nothing

@@ -172,7 +172,7 @@ Exit codes: 0 done, 1 the op failed, 2 usage, 3 not found, 4 not allowed,
 5 waiting for an approval, 6 conflict, 7 unreachable or timed out, 130 interrupted.`,
 		Example: `  box demo                       # see it work, in seconds
   box serve                      # run a gateway
-  box exec disk.usage folder=/  # run an op
+  box exec disk.usage folder=/   # run an op
   box harvest reply.txt          # see which orders a text holds`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,

@@ -32,7 +32,7 @@ func (a *app) execCommand() *cobra.Command {
 	var file, key, id string
 	var async, wait bool
 	cmd := &cobra.Command{
-		Use:   "exec OP [NAME=VALUE | NAME:=JSON]… | exec OP -f FILE",
+		Use:   "exec OP [NAME=VALUE | NAME:=JSON]… [-f FILE]",
 		Short: "Run an op and print its result",
 		Long: `Run an op and print its result.
 

@@ -23,6 +23,7 @@ type ack struct {
 	Thread    string      `json:"thread"`
 	Message   string      `json:"message"`
 	Duplicate bool        `json:"duplicate"`
+	Edited    bool        `json:"edited"`
 	Broken    int         `json:"broken"`
 	OverLimit int         `json:"over_limit"`
 	Calls     []replyCall `json:"calls"`
@@ -147,7 +148,10 @@ func (a *app) printAck(got ack) error {
 
 // noteAck says what the table of calls does not.
 func (a *app) noteAck(got ack) {
-	if got.Duplicate {
+	switch {
+	case got.Edited:
+		a.notice("this message was taken before with another text, which stands; the new one is on record and nothing ran")
+	case got.Duplicate:
 		a.notice("this message was taken before; nothing ran again")
 	}
 	if len(got.Calls) == 0 {

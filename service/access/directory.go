@@ -97,7 +97,10 @@ func (d *Directory) Add(ctx context.Context, id ops.Identity, agents ...ops.Iden
 				return err
 			}
 		}
-		return event(tx, id.ID, "agent.added", map[string]any{"id": id.ID, "role": id.Role, "agents": agents})
+		return event(tx, id.ID, "agent.added", struct {
+			ops.Identity
+			Agents []ops.IdentityID `json:"agents,omitempty"`
+		}{id, agents})
 	})
 	if err != nil {
 		return "", err

@@ -50,15 +50,11 @@ const batch = 64
 // one that delivers.
 func (t *Threads) deliver(after int64) {
 	t.drain()
-	err := t.store.Tail(t.life, after, func(e journal.Event) error {
+	service.Follow(t.life, t.store, after, t.log, func(e journal.Event) {
 		if e.Kind == "outbox.queued" {
 			t.drain()
 		}
-		return nil
 	})
-	if t.life.Err() == nil {
-		t.log.Error("results are no longer delivered", "err", err)
-	}
 }
 
 // drain delivers all that is queued, oldest first, and tries again while the store

@@ -2,6 +2,7 @@ package threads
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"inband/ops"
@@ -59,7 +60,13 @@ func addPost(tx journal.Tx, p post) (id string, err error) {
 			return "", err
 		}
 	}
-	return id, event(tx, p.thread, "thread.posted", map[string]any{"thread": p.thread, "seq": seq, "post": id, "kind": p.kind, "call": p.call})
+	return id, event(tx, p.thread, "thread.posted", struct {
+		Thread string     `json:"thread"`
+		Seq    int64      `json:"seq"`
+		Post   string     `json:"post"`
+		Kind   string     `json:"kind"`
+		Call   ops.CallID `json:"call,omitempty"`
+	}{p.thread, seq, id, p.kind, p.call})
 }
 
 // join has who take part in thread.
@@ -229,7 +236,7 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 			return err
 		}
 		size := 0
-		return tx.Query(`SELECT seq, id, kind, author_id, author_role, body, posted_at, call, message FROM post
+		err := tx.Query(`SELECT seq, id, kind, author_id, author_role, body, posted_at, call, message FROM post
 			WHERE thread = $1 AND seq > $2 ORDER BY seq LIMIT $3`,
 			func(scan func(...any) error) error {
 				var p Post
@@ -239,9 +246,9 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 					return err
 				}
 				size += len(p.Text)
-				if s.Next != 0 || len(s.Posts) > 0 && (len(s.Posts) == limit || size > maxPageBytes) {
+				if len(s.Posts) > 0 && (len(s.Posts) == limit || size > maxPageBytes) {
 					s.Next = s.Posts[len(s.Posts)-1].Seq
-					return nil
+					return errPageFull // what follows may be large and is not even read
 				}
 				p.At = stamp(at)
 				if author != nil {
@@ -256,12 +263,19 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 				s.Posts = append(s.Posts, p)
 				return nil
 			}, q.Arg, after, int64(limit+1))
+		if errors.Is(err, errPageFull) {
+			return nil
+		}
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
 }
+
+// errPageFull ends the reading of a page.
+var errPageFull = errors.New("page is full")
 
 // stamp writes a moment of the store.
 func stamp(ms int64) string {

@@ -59,7 +59,7 @@ type Reply struct {
 	Room    string // [a-z0-9][a-z0-9._-]*, at most 64 bytes
 	Thread  string
 	Message string // the sender's id for it, 1 to MaxMessage bytes
-	Text    string // UTF-8, at most MaxText bytes
+	Text    string // UTF-8 without U+0000, at most MaxText bytes
 }
 
 // Ack says what became of a reply. It is the same each time the reply is handed in,
@@ -148,6 +148,8 @@ func (r Reply) check() *ops.Fault {
 		return ops.Faultf(ops.BadRequest, "agent: want the id of the agent that wrote the reply")
 	case (r.Room == "") == (r.Thread == ""):
 		return ops.Faultf(ops.BadRequest, "want either room, to begin a thread, or thread, to continue one")
+	case r.Thread != "" && !printable(r.Thread):
+		return unknownThread(r.Thread)
 	case r.Room != "" && !roomName.MatchString(r.Room):
 		return ops.Faultf(ops.BadRequest, "room: want a-z, 0-9, then also . _ -, at most 64 bytes")
 	case r.Message == "" || len(r.Message) > MaxMessage:
@@ -156,8 +158,8 @@ func (r Reply) check() *ops.Fault {
 		return ops.Faultf(ops.BadRequest, "message: want printable UTF-8")
 	case len(r.Text) > MaxText:
 		return ops.Faultf(ops.TooLarge, "text: longer than %d bytes", MaxText).With("max", MaxText)
-	case !utf8.ValidString(r.Text):
-		return ops.Faultf(ops.BadRequest, "text: not valid UTF-8")
+	case !utf8.ValidString(r.Text) || strings.ContainsRune(r.Text, 0): // no engine of the journal keeps either
+		return ops.Faultf(ops.BadRequest, "text: want valid UTF-8 without U+0000")
 	}
 	return nil
 }
