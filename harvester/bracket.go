@@ -170,10 +170,15 @@ func (s *Scanner) readHeader(p []byte, i int) int {
 			return i
 		case broken:
 			s.examined--
-			if s.fence.open && s.header.n == 1 {
-				s.openArray()
-			} else {
+			switch {
+			case !s.fence.open || s.header.part > afterKeyword:
 				s.failHeader()
+			case s.header.n == 1:
+				s.openArray()
+			default:
+				// No bracket opener: an array, broken at its second byte.
+				s.breakAt(s.start+1, 8, "broken JSON")
+				s.mode, s.recovery = inRecovery, recovery{depth: 1}
 			}
 			return i
 		}
@@ -190,9 +195,16 @@ func (s *Scanner) failHeader() {
 		return
 	}
 	raw := h.raw
+	s.readAgain(raw[1:h.n], s.start+1)
+}
+
+// readAgain reads again what was read otherwise and failed; it stood at the
+// given offset.
+func (s *Scanner) readAgain(p []byte, at int64) {
 	base := s.base
-	s.base, s.replay = s.start+1, true
-	s.read(raw[1:h.n])
+	s.base, s.replay = at, true
+	s.read(p)
+	s.keep(p)
 	s.base, s.replay = base, false
 }
 

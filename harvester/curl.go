@@ -105,6 +105,13 @@ func (c *curl) step(b byte) verdict {
 		c.ansi = b != '\'' || c.escaped
 		c.escaped = b == '\\' && !c.escaped
 		return unfinished
+	case f.opener == '`':
+		// Nothing in backticks matters but where they end.
+		if b == '`' && !c.escaped {
+			c.pop()
+		}
+		c.escaped = b == '\\' && !c.escaped
+		return unfinished
 	case c.naming.on && c.name(b):
 		return unfinished
 	case c.escaped:
@@ -156,10 +163,6 @@ func (c *curl) step(b byte) verdict {
 		c.dollar, c.word = true, true
 		return unfinished
 	case '`':
-		if f.opener == '`' {
-			c.pop()
-			return unfinished
-		}
 		return c.push(b)
 	case '"':
 		if f.doubles {
@@ -320,7 +323,7 @@ func (c *curl) name(b byte) bool {
 		return true
 	case (b == ' ' || b == '\t') && !n.begun:
 		return true
-	case isSpace(b) || bytes.IndexByte([]byte("|;&()<>"), b) >= 0:
+	case bytes.IndexByte([]byte(" \t\n|;&()<>"), b) >= 0:
 		// What a shell would expand it does not expand here; still, that is
 		// more than a plain command says.
 		n.on = false
@@ -560,8 +563,8 @@ func (c *curl) see(b byte) {
 // endCurl takes the end of a complete reply, which ends the command's line.
 func (s *Scanner) endCurl() {
 	c := &s.curl
-	if !s.fence.open && c.blank && !c.empty {
-		return
+	if c.empty || !s.fence.open && c.blank {
+		return // the last line break did not end it, and no other comes
 	}
 	if c.cr {
 		c.step('\r')

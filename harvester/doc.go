@@ -33,9 +33,9 @@
 //
 // Where the grammar leaves room, this package chooses text. A quoted line and
 // a quoting fence are not read for comments or think tags, nor is the info
-// line of a fence; a fence that closes ends a comment or think tag that was
-// opened in it. A level nested in a quoting fence is measured by its own
-// opener. Only the bare label makes a shell fence. The thinking that a reply
+// line of a fence; a comment or think tag that was opened in a directive fence
+// hides beyond its end. A level nested in a quoting fence is closed by what
+// its own opener asks for. Only the bare label makes a shell fence. The thinking that a reply
 // begins with ends at any of the closing tags. A plain action whose argument
 // holds a { is none.
 //

@@ -29,6 +29,9 @@ type fence struct {
 
 func (f *fence) top() level { return f.levels[len(f.levels)-1] }
 
+// nested reports whether a directive fence is shown at this place.
+func (f *fence) nested() bool { return len(f.levels) > 1 }
+
 // openFence opens the fence of s.line, whose line ended before i.
 func (s *Scanner) openFence(p []byte, i int) {
 	l, f := &s.line, &s.fence
@@ -53,6 +56,7 @@ func (s *Scanner) openFence(p []byte, i int) {
 // beginFenceLine begins a line of a fence at i.
 func (s *Scanner) beginFenceLine(p []byte, i int) {
 	s.line.reset(s.at(i))
+	s.braced = s.braced && s.replay
 	s.fence.cut = s.mode == inRecovery && s.recovery.quote != 0
 	s.readLine(p[i:])
 }
@@ -91,7 +95,7 @@ func (s *Scanner) endFenceLine(p []byte, i int) {
 			s.closeFence(i)
 			return
 		}
-	case f.quotes && l.opens() && l.char == top.char && l.run >= top.run:
+	case f.quotes && l.opens() && l.char == top.char && l.run >= f.levels[0].run:
 		if _, _, ok := l.info.directive(); !ok {
 			break
 		}
@@ -107,7 +111,7 @@ func (s *Scanner) endFenceLine(p []byte, i int) {
 // closesFence reports whether the line at hand closes the fence itself.
 func (s *Scanner) closesFence() bool {
 	f := &s.fence
-	return f.open && f.deeper == 0 && len(f.levels) == 1 && s.line.closes(f.levels[0])
+	return f.open && !f.nested() && s.line.closes(f.levels[0])
 }
 
 // closeFence ends the fence, whatever stands open, with the line that ended
@@ -116,8 +120,12 @@ func (s *Scanner) closeFence(i int) {
 	if s.mode == inObject || s.mode == inTrail {
 		s.breakAt(s.line.start, 18, "the fence closed before the item did")
 	}
-	s.unhide(s.line.start)
 	s.fence.open, s.fence.form, s.fence.key = false, "", ""
+	if s.mode == inComment || s.mode == inThink {
+		s.back = inProse // these hide on to their own end
+		return
+	}
+	s.unhide(s.line.start)
 	if s.fence.cut {
 		s.mode = inHiding
 		s.hide(18, s.at(i))
@@ -139,6 +147,10 @@ func (s *Scanner) quoting(p []byte, i int) int {
 // shell reads on in a shell fence as long as its lines are blank, comments or
 // curl commands. s.run is 1 in a comment.
 func (s *Scanner) shell(p []byte, i int) int {
+	if s.fence.nested() {
+		s.mode = inQuoting
+		return i
+	}
 	for ; i < len(p); i++ {
 		c := p[i]
 		s.examined++
@@ -190,6 +202,7 @@ func (s *Scanner) items(p []byte, i int) int {
 		case opByte[c] == opStart:
 			s.begin(i, opItem)
 			s.mode, s.header.n, s.header.gap = inItemOp, 0, 0
+			s.buf = s.buf[:0]
 			s.examined--
 			return i
 		default:
@@ -205,13 +218,14 @@ func (s *Scanner) items(p []byte, i int) int {
 // the same line; in a box fence it may be a plain action instead.
 func (s *Scanner) itemOp(p []byte, i int) int {
 	h := &s.header
+	mayAct := s.place && !s.braced && s.fence.form == Box
 	for ; i < len(p); i++ {
 		c := p[i]
 		switch {
 		case s.at(i)-s.start >= maxDirective:
 			s.mode = inRest
 			return i
-		case c == '{':
+		case c == '{' && h.n <= maxOp:
 			s.openObject(i)
 			return i
 		case c == '\n':
@@ -221,19 +235,24 @@ func (s *Scanner) itemOp(p []byte, i int) int {
 			return i + 1
 		case isSpace(c):
 			h.gap++
-			h.hasLine = c == '\r'
-		case h.gap == 0 && opByte[c] != 0 && h.n < maxOp:
-			h.raw[h.n] = c
-			h.n++
-		case h.gap > 0 && s.place && s.fence.form == Box:
+		case h.gap == 0 && opByte[c] != 0 && (h.n < maxOp || mayAct):
+			// The name of an action has no bound; one byte too many is
+			// kept of an op.
+			if h.n <= maxOp {
+				h.raw[h.n] = c
+				h.n++
+			}
+		case h.gap > 0 && mayAct && (isAction(trimSpace(s.buf)) || string(trimSpace(s.buf)) == "box"):
 			s.mode = inAction
-			s.buf = append(append(s.buf[:0], h.raw[:h.n]...), ' ')
 			return i
 		default:
 			s.mode = inRest
 			return i
 		}
 		s.examined++
+		if mayAct {
+			s.buf = append(s.buf, c)
+		}
 	}
 	return i
 }
@@ -241,14 +260,9 @@ func (s *Scanner) itemOp(p []byte, i int) int {
 // endItemOp ends a line that is an op name alone, with its line break at the
 // given offset.
 func (s *Scanner) endItemOp(end int64) {
-	if !s.place || s.fence.form != Box {
-		return
+	if s.place && !s.braced && s.fence.form == Box {
+		s.endAction(end)
 	}
-	s.buf = append(s.buf[:0], s.header.raw[:s.header.n]...)
-	if s.header.gap > 0 && s.header.hasLine {
-		s.buf = append(s.buf, '\r')
-	}
-	s.endAction(end)
 }
 
 // action reads on in a plain action of a box fence.
@@ -258,7 +272,7 @@ func (s *Scanner) action(p []byte, i int) int {
 		n := s.at(i) - s.start
 		tooLong := c != '\n' && (n > maxDirective || n == maxDirective && c != '\r')
 		if c == '{' || tooLong {
-			s.mode = inRest
+			s.failAction(p, i)
 			return i
 		}
 		s.examined++
@@ -272,11 +286,22 @@ func (s *Scanner) action(p []byte, i int) int {
 	return i
 }
 
+// failAction takes the line of a plain action up to i, which is none, for an
+// item that failed: it is read again for what trails such an item.
+func (s *Scanner) failAction(p []byte, i int) {
+	s.mode, s.braced = inItems, true
+	s.readAgain(s.buf, s.start)
+	if !s.line.dead {
+		s.readLine(p[i:]) // a line begins behind a think tag
+	}
+}
+
 // endAction reports the plain action of which buf is the line, if it is one
 // (rule 17). The line break, a carriage return before it included, stands at
 // the given offset.
 func (s *Scanner) endAction(end int64) {
 	line := s.buf
+	s.examined += int64(len(line))
 	if !s.closed && len(line) > 0 && line[len(line)-1] == '\r' {
 		end--
 	}
@@ -287,7 +312,6 @@ func (s *Scanner) endAction(end int64) {
 	if !isAction(name) || !utf8.Valid(line) || end-s.start > maxDirective {
 		return
 	}
-	s.examined += int64(len(arg))
 	params := append([]byte(nil), `{"action":"`...)
 	params = append(append(params, name...), '"')
 	if len(arg) > 0 {

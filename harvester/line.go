@@ -20,6 +20,11 @@ const (
 // to the prefix. If not, part is afterSpace where a word begins.
 func (x *prefix) step(c byte) bool {
 	switch {
+	case c == '\r' && x.part == afterBullet:
+		// It is space, but no indent.
+		x.part, x.listed = afterSpace, true
+		x.col++
+		return true
 	case c == ' ' || c == '\t':
 		if x.part == inNumber {
 			break
@@ -100,6 +105,13 @@ func (x *prefix) lookBack(b []byte) (n int, ok bool) {
 				since++
 			}
 		}
+		// A carriage return is space behind a list marker.
+		cr := k > 1 && b[k-1] == '\r' && b[k-2] != '\n' && b[k-2] != ' ' && b[k-2] != '\t'
+		if cr {
+			k--
+			spaces++
+			since++
+		}
 		if k == 0 {
 			return len(b), false
 		}
@@ -138,7 +150,7 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 // mayPrefix marks the bytes that a prefix is made of, and the line feed.
 var mayPrefix = func() (t [256]bool) {
-	for _, c := range []byte(" \t-*+.)0123456789\n") {
+	for _, c := range []byte(" \t\r-*+.)0123456789\n") {
 		t[c] = true
 	}
 	return t

@@ -274,10 +274,12 @@ loop:
 
 		case inDigits, inZero, inFraction, inExponent, inMinus, inDot, inE, inESign:
 			if c >= '0' && c <= '9' {
-				state = digitNext[state]
-				if state == 0 {
-					state, result = inZero, broken
+				if state == inZero {
+					result = broken // no digit follows a leading 0
 					break loop
+				}
+				if state = digitNext[state]; state == inDigits && c == '0' && b[i-1] == '-' {
+					state = inZero
 				}
 				i++
 				continue
@@ -397,10 +399,10 @@ var valueStart = func() (t [256]uint8) {
 	return t
 }()
 
-// digitNext is the state behind one more digit; none may follow a leading 0.
+// digitNext is the state behind one more digit.
 var digitNext = [...]uint8{
 	inMinus: inDigits, inDigits: inDigits, inDot: inFraction, inFraction: inFraction,
-	inE: inExponent, inESign: inExponent, inExponent: inExponent, inZero: 0,
+	inE: inExponent, inESign: inExponent, inExponent: inExponent,
 }
 
 func (o *object) open(c byte, i int) uint8 {

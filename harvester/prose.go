@@ -151,7 +151,7 @@ var stops = func() (t [1 << 16]uint8) {
 	pair("`>|", string(any))
 	// What may begin with the second.
 	pair(string(any), "[<`")
-	pair("\n \t", "~&>|")
+	pair("\n\r \t", "~&>|")
 	pair("u", "r")
 	pair("r", "l")
 	return t

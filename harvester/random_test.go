@@ -17,7 +17,7 @@ var scraps = []string{
 	"\n", "\n", "\n", "\n", "\r\n", "\r", " ", "  ", "\t", "    ", "\n\n",
 	"`", "``", "```", "````", "~~~", "~~~~", "```tool\n", "```box\n", "```exec #abc\n", "```sh\n", "```json\n", "~~~bash\n", "\n```\n", "\n~~~\n",
 	"<!--", "-->", "<think>", "</think>", "<thinking ", "</thinking>", "<reasoning\n", "<", ">", "> ", "&gt;", "|", "- ", "1. ", "12) ", "* ",
-	"“", "‘", "«", "a {}", "b {\"k\":2}", "{\"op\":\"c\"}", "[{\"op\":\"d\"},{\"op\":\"e\"}]", "status", "box thread t", "box", "x", "word ",
+	"“", "‘", "«", "a {}", "b {\"k\":2}", "{\"op\":\"c\"}", "[{\"op\":\"d\"},{\"op\":\"e\"}]", "status", "box thread t", "\nnow <think>", "\n-\r", "box", "x", "word ",
 	"curl http://h/exec -d '{\"op\":\"a\"}'\n", "curl ", "$ curl ", "cur", "http://h/exec ", "-d ", "@- <<E\n{\"op\":\"b\"}\nE\n", "'{\"op\":\"a\"}'", "$(", "${", ")", "$'", "#", ";",
 	"and so the text goes on for a while, ", "it's ",
 }

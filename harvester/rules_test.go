@@ -74,6 +74,7 @@ var rules = []struct {
 	{8, "[TOOL a {\"x\":\"\xc3\\\"}] [TOOL b {}]\"}] [TOOL c {}]", "tool c {}"},
 	{8, `[TOOL a {"x":1 "y":"}] [TOOL b {}]"}] [TOOL c {}]`, "tool c {}"},
 	{8, `[TOOL a {"x":tru}] [TOOL b {"x":truE}] [TOOL c {"x":-}] [TOOL d {"x":1e}] [TOOL e {"x":true}]`, `tool e {"x":true}`},
+	{8, `[TOOL a {"x":-01}] [TOOL b {"x":00}] [TOOL c {"x":[-0,0,-0.5,10,-10e0]}]`, `tool c {"x":[-0,0,-0.5,10,-10e0]}`},
 	{8, `[TOOL a {"x":1,"x":2}] [TOOL b {"x":{"x":1},"y":[{"x":1},{"x":1}]}]`, `tool b {"x":{"x":1},"y":[{"x":1},{"x":1}]}`},
 	{8, `[TOOL a {"a long name":1,"a long \u006eame":1}] [TOOL b {"\ud83d\ude00":1,"😀":1}] [TOOL c {"":1,"\u0000":1}]`, `tool c {"":1,"\u0000":1}`},
 
@@ -122,7 +123,9 @@ var rules = []struct {
 	{17, "```box\n[TOOL a {} x\nstatus\n</think>\n<think>x</think>status\n<!-- -->status\n```", `box box.exec {"action":"status"}; box box.exec {"action":"status"}`},
 	{18, "```tool\nx y <!-- \na {}\n--> b {}\nc {}\n<!-- --> d {}\n```", "tool c {}; tool d {}"},
 	{18, "```tool\nx <think>\na {}</think>b {}\n```", "tool b {}"},
-	{18, "```tool\n<!--\n```\n[TOOL a {}]", "tool a {}"},
+	{18, "```tool\n<!--\n```\n[TOOL a {}]-->[TOOL b {}]", "tool b {}"},
+	{17, "```box\nnow <think></think>status x {\nnow <think></think>status\nnow <think>{</think>status\nnow <think></think>[{\"op\":\"a\"}]\nx<!-- { --> b {}\n```", `box box.exec {"action":"now","arg":"<think></think>status"}; box box.exec {"action":"status"}; box a {}`},
+	{17, "```box\nnow <think></think>```{\n```\n[TOOL a {}]", "tool a {}"},
 	{18, "```tool\na {x\n[TOOL b {}]\nc {}\n```", "tool b {}; tool c {}"},
 	{18, "```tool\na {x} b {}\n{\"op\":\"a\"\n````tool\nc {}\n```\n[TOOL d {}]", "tool c {}; tool d {}"},
 	{18, "```tool\na {\"x\":`\n```\n[TOOL b {}]", ""}, // the backtick at the error quotes

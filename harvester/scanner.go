@@ -124,9 +124,10 @@ type Scanner struct {
 	back    mode // where a comment or a failed tag leads
 
 	// fences
-	line  fenceLine // the line, read for its fence alone
-	fence fence
-	place bool // in a box fence: the line holds only this item so far
+	line   fenceLine // the line, read for its fence alone
+	fence  fence
+	place  bool // in a box fence: the line holds only this item so far
+	braced bool // the line holds a {, and so no plain action
 
 	// the directive that stands open
 	start    int64 // offset of its first byte
@@ -208,12 +209,17 @@ func (s *Scanner) Write(p []byte) (int, error) {
 		s.readLine(p)
 	}
 	s.read(p)
+	s.keep(p)
+	s.base += int64(len(p))
+	return len(p), nil
+}
+
+// keep gathers the object that stands open, now that p ends.
+func (s *Scanner) keep(p []byte) {
 	if !s.buffered && (s.mode == inObject || s.mode == inTrail) {
 		s.buf = append(s.buf[:0], p[s.objectAt-s.base:]...)
 		s.buffered = true
 	}
-	s.base += int64(len(p))
-	return len(p), nil
 }
 
 // Close ends the reply. A complete reply ends its last line, which may

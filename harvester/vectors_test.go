@@ -127,7 +127,7 @@ func show(all []Directive) string {
 
 func TestVectors(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, file := range []string{"testdata/harvest.json"} {
+	for _, file := range []string{"testdata/harvest.json", "testdata/reference.json"} {
 		for _, v := range vectors(t, file) {
 			c := Config{ExecHosts: v.Hosts}
 			reply := []byte(v.Reply)
