@@ -124,35 +124,71 @@ func FuzzObject(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if len(text) == 0 || text[0] != '{' || len(text) > 1<<16 {
-			return
-		}
-		var whole, bytewise object
-		whole.reset(0, false)
-		v := whole.scan(text)
-		bytewise.reset(0, false)
-		w := unfinished
-		for n := 1; n <= len(text) && w == unfinished; n++ {
-			w = bytewise.scan(text[:n])
-		}
-		if v != w || whole.pos != bytewise.pos {
-			t.Fatalf("%q: whole %v at %d, byte by byte %v at %d", text, v, whole.pos, w, bytewise.pos)
-		}
-		// At the error nothing could have been added to make it an object;
-		// before it everything could.
-		prefix := text[:whole.pos]
-		valid := strictObject(prefix)
-		deep := bytes.Count(text, []byte("{"))+bytes.Count(text, []byte("[")) > maxNesting
-		if valid != (v == complete) && !deep {
-			t.Fatalf("%q: %v at %d, strict JSON says %v", text, v, whole.pos, valid)
-		}
-		if v == broken && !deep {
-			dec := jsontext.NewDecoder(bytes.NewReader(text[:whole.pos+1]))
-			if err := dec.SkipValue(); err == nil {
-				t.Fatalf("%q: broken at %d, where strict JSON goes on", text, whole.pos)
-			}
+		if len(text) > 0 && text[0] == '{' && len(text) <= 1<<16 {
+			checkObject(t, text)
 		}
 	})
+}
+
+// checkObject compares the recogniser, on the whole text and byte by byte,
+// with another one of strict JSON.
+func checkObject(t *testing.T, text []byte) {
+	t.Helper()
+	var whole, bytewise object
+	whole.reset(0, false)
+	v := whole.scan(text)
+	bytewise.reset(0, false)
+	w := unfinished
+	for n := 1; n <= len(text) && w == unfinished; n++ {
+		w = bytewise.scan(text[:n])
+	}
+	if v != w || whole.pos != bytewise.pos {
+		t.Fatalf("%q: whole %v at %d, byte by byte %v at %d", text, v, whole.pos, w, bytewise.pos)
+	}
+	if bytes.Count(text, []byte("{"))+bytes.Count(text, []byte("[")) > maxNesting {
+		return // the other one nests deeper
+	}
+	if valid := strictObject(text[:whole.pos]); valid != (v == complete) {
+		t.Fatalf("%q: %v at %d, strict JSON says %v", text, v, whole.pos, valid)
+	}
+	// What is broken must be so for the other one by that byte.
+	if v == broken {
+		if err := jsontext.NewDecoder(bytes.NewReader(text[:whole.pos+1])).SkipValue(); err == nil {
+			t.Fatalf("%q: broken at %d, where strict JSON goes on", text, whole.pos)
+		}
+	}
+}
+
+// Every short text made of what numbers, and of what strings, are made of.
+func TestShortValues(t *testing.T) {
+	for _, c := range []struct {
+		alphabet, before, after string
+		longest                 int
+	}{
+		{"-+.01e", `{"x":`, `}`, 6},
+		{"-0E,]", `{"x":[`, `]}`, 5},
+		{`\"u/dc80` + "\x1f\n", `{"x":"`, `"}`, 4},
+		{"08dDcCfb", `{"x":"\u`, `"}`, 4},
+		{"08dDcCfb", `{"x":"\ud83d\u`, `"}`, 4},
+		{"\xc2\xed\xe0\xf0\xf4\x80\x9f\xa0\xbfa", `{"x":"`, `"}`, 4},
+		{`"a:,{}1 `, `{`, `}`, 5},
+		{"truefalsn", `{"x":`, `}`, 4},
+	} {
+		text := []byte{}
+		var grow func(n int)
+		grow = func(n int) {
+			checkObject(t, append(append([]byte(c.before), text...), c.after...))
+			if n == 0 {
+				return
+			}
+			for i := range len(c.alphabet) {
+				text = append(text, c.alphabet[i])
+				grow(n - 1)
+				text = text[:len(text)-1]
+			}
+		}
+		grow(c.longest)
+	}
 }
 
 // The work is linear for any input and any cuts.
