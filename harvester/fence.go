@@ -1,9 +1,6 @@
 package harvester
 
-import (
-	"bytes"
-	"unicode/utf8"
-)
+import "bytes"
 
 // A level is what a closing line is measured by: the opener of a fence, or of
 // a directive fence shown inside a quoting one.
@@ -222,7 +219,7 @@ func (s *Scanner) itemOp(p []byte, i int) int {
 	for ; i < len(p); i++ {
 		c := p[i]
 		switch {
-		case s.at(i)-s.start >= maxDirective:
+		case s.tooLong(c, i):
 			s.mode = inRest
 			return i
 		case c == '{' && h.n <= maxOp:
@@ -238,12 +235,16 @@ func (s *Scanner) itemOp(p []byte, i int) int {
 		case h.gap == 0 && opByte[c] != 0 && (h.n < maxOp || mayAct):
 			// The name of an action has no bound; one byte too many is
 			// kept of an op.
+			h.plain = isActionByte(c, h.n == 0) && (h.n == 0 || h.plain)
 			if h.n <= maxOp {
 				h.raw[h.n] = c
 				h.n++
 			}
-		case h.gap > 0 && mayAct && (isAction(trimSpace(s.buf)) || string(trimSpace(s.buf)) == "box"):
-			s.mode = inAction
+		case h.gap > 0 && mayAct && h.plain:
+			s.mode, s.object.more, s.behindBox = inAction, 0, -1
+			if string(h.raw[:h.n]) == "box" {
+				s.behindBox = len(s.buf)
+			}
 			return i
 		default:
 			s.mode = inRest
@@ -265,13 +266,29 @@ func (s *Scanner) endItemOp(end int64) {
 	}
 }
 
-// action reads on in a plain action of a box fence.
+// action reads on in a plain action of a box fence, from its second word on.
+// It gives up at the first byte with which the line can be none.
 func (s *Scanner) action(p []byte, i int) int {
+	o := &s.object // which reads UTF-8
 	for ; i < len(p); i++ {
 		c := p[i]
-		n := s.at(i) - s.start
-		tooLong := c != '\n' && (n > maxDirective || n == maxDirective && c != '\r')
-		if c == '{' || tooLong {
+		ok := c != '{' && !s.tooLong(c, i)
+		switch {
+		case o.more > 0:
+			ok = ok && o.continues(c)
+		case c >= 0x80:
+			ok = ok && o.lead(c)
+		}
+		if s.behindBox >= 0 {
+			switch word := s.buf[s.behindBox:]; {
+			case isSpace(c):
+				ok = ok && string(word) != "box"
+				s.behindBox = -1
+			default:
+				ok = ok && isActionByte(c, len(word) == 0)
+			}
+		}
+		if !ok {
 			s.failAction(p, i)
 			return i
 		}
@@ -284,6 +301,13 @@ func (s *Scanner) action(p []byte, i int) int {
 		s.buf = append(s.buf, c)
 	}
 	return i
+}
+
+// tooLong reports whether c, at i, makes an item longer than 1 MiB. A line
+// break is no part of an item.
+func (s *Scanner) tooLong(c byte, i int) bool {
+	n := s.at(i) - s.start
+	return c != '\n' && (n > maxDirective || n == maxDirective && c != '\r')
 }
 
 // failAction takes the line of a plain action up to i, which is none, for an
@@ -309,7 +333,7 @@ func (s *Scanner) endAction(end int64) {
 	if string(name) == "box" {
 		name, arg = cutSpace(arg)
 	}
-	if !isAction(name) || !utf8.Valid(line) || end-s.start > maxDirective {
+	if !isAction(name) || string(name) == "box" || end-s.start > maxDirective {
 		return
 	}
 	params := append([]byte(nil), `{"action":"`...)
@@ -334,13 +358,18 @@ func cutSpace(b []byte) (word, rest []byte) {
 
 func trimSpace(b []byte) []byte { return bytes.Trim(b, " \t\r\n") }
 
+// isAction reports whether name is made like an action's, as box is.
 func isAction(name []byte) bool {
 	for i, c := range name {
-		if !(c >= 'a' && c <= 'z' || i > 0 && (isDigit(c) || c == '_' || c == '.' || c == '-')) {
+		if !isActionByte(c, i == 0) {
 			return false
 		}
 	}
-	return len(name) > 0 && string(name) != "box"
+	return len(name) > 0
+}
+
+func isActionByte(c byte, first bool) bool {
+	return c >= 'a' && c <= 'z' || !first && (isDigit(c) || c == '_' || c == '.' || c == '-')
 }
 
 // appendString appends a JSON string of b, which is valid UTF-8.

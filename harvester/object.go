@@ -355,12 +355,11 @@ loop:
 			i++
 
 		case inRune:
-			if c < o.lo || c > o.hi {
+			if !o.continues(c) {
 				result = broken
 				break loop
 			}
-			o.lo, o.hi = 0x80, 0xbf
-			if o.more--; o.more == 0 {
+			if o.more == 0 {
 				state = inString
 			}
 			i++
@@ -453,6 +452,16 @@ func (o *object) lead(c byte) bool {
 			o.hi = 0x8f
 		}
 	}
+	return true
+}
+
+// continues takes one more byte of a character.
+func (o *object) continues(c byte) bool {
+	if c < o.lo || c > o.hi {
+		return false
+	}
+	o.lo, o.hi = 0x80, 0xbf
+	o.more--
 	return true
 }
 

@@ -125,6 +125,8 @@ var rules = []struct {
 	{18, "```tool\nx <think>\na {}</think>b {}\n```", "tool b {}"},
 	{18, "```tool\n<!--\n```\n[TOOL a {}]-->[TOOL b {}]", "tool b {}"},
 	{17, "```box\nnow <think></think>status x {\nnow <think></think>status\nnow <think>{</think>status\nnow <think></think>[{\"op\":\"a\"}]\nx<!-- { --> b {}\n```", `box box.exec {"action":"now","arg":"<think></think>status"}; box box.exec {"action":"status"}; box a {}`},
+	{17, "```box\nbox Foo <!--\nstatus\n-->\nthread \xff <!--\nstatus\n-->\nthread \xc3<!--\nstatus\n-->\nbox box <!--\nstatus\n-->\nbox\tthread \xc3\xa9 <!--\nbox now\n```", `box box.exec {"action":"thread","arg":"é <!--"}; box box.exec {"action":"now"}`},
+	{17, "```box\nthread \xc3", ""},
 	{17, "```box\nnow <think></think>```{\n```\n[TOOL a {}]", "tool a {}"},
 	{18, "```tool\na {x\n[TOOL b {}]\nc {}\n```", "tool b {}; tool c {}"},
 	{18, "```tool\na {x} b {}\n{\"op\":\"a\"\n````tool\nc {}\n```\n[TOOL d {}]", "tool c {}; tool d {}"},

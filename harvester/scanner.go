@@ -127,7 +127,10 @@ type Scanner struct {
 	line   fenceLine // the line, read for its fence alone
 	fence  fence
 	place  bool // in a box fence: the line holds only this item so far
-	braced bool // the line holds a {, and so no plain action
+	braced bool // the line holds what makes it no plain action
+	// behindBox is where the word behind box begins in buf as long as it is
+	// being read, else -1.
+	behindBox int
 
 	// the directive that stands open
 	start    int64 // offset of its first byte
@@ -236,7 +239,7 @@ func (s *Scanner) Close(complete bool) {
 		case cut:
 		case s.mode == inItemOp:
 			s.endItemOp(s.base)
-		case s.mode == inAction:
+		case s.mode == inAction && s.object.more == 0:
 			s.endAction(s.base)
 		case s.mode == inCurl:
 			s.endCurl()
