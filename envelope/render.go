@@ -90,11 +90,41 @@ func resultText(r *ops.Result) (text, kind string) {
 			}
 		}
 	}
+	if len(r.Value) > maxIndented || depth(r.Value) > maxDepth {
+		return string(r.Value), "json"
+	}
 	var b bytes.Buffer
 	if json.Indent(&b, r.Value, "", "  ") != nil {
 		return string(r.Value), "text"
 	}
 	return b.String(), "json"
+}
+
+// Bounds of what is indented. Indentation grows with the depth times the number of
+// lines: without them, 2 MiB of brackets would be written as gigabytes.
+const (
+	maxIndented = 64 << 10 // bytes
+	maxDepth    = 32
+)
+
+// depth is how deep the brackets of a JSON value nest.
+func depth(value []byte) (deepest int) {
+	open, quoted := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			open++
+			deepest = max(deepest, open)
+		case c == ']' || c == '}':
+			open--
+		}
+	}
+	return deepest
 }
 
 // fence puts text between fences that it cannot close.

@@ -3,6 +3,7 @@ package envelope
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -52,6 +53,29 @@ func TestLongOutcomesKeepHeadAndTail(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing", want)
 		}
+	}
+}
+
+func TestDeepAndLargeValuesAreNotIndented(t *testing.T) {
+	for name, value := range map[string]string{
+		"deep":         strings.Repeat("[", 9000) + strings.Repeat("]", 9000),
+		"large":        "[" + strings.Repeat("1,", 1<<20) + "1]",
+		"deep, quoted": `["]\"[",` + strings.Repeat("[", 40) + strings.Repeat("]", 41),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got := Outcome(someCall, ops.Success(&ops.Result{Value: json.RawMessage(value)}))
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+			t.Errorf("%s: %d bytes took %d bytes of memory to render", name, len(value), n)
+		}
+		if strings.Contains(got, "\n ") {
+			t.Errorf("%s: indented: %.100s", name, got)
+		}
+	}
+	shallow := `{"a":"` + strings.Repeat("[", 100) + `"}`
+	if got := Outcome(someCall, ops.Success(&ops.Result{Value: json.RawMessage(shallow)})); !strings.Contains(got, "\n  \"a\"") {
+		t.Errorf("brackets in a string count as depth: %s", got)
 	}
 }
 
