@@ -247,6 +247,19 @@ func TestRefusedBytesCanBeShown(t *testing.T) {
 	}
 }
 
+func TestOpNameThatNoStoreKeeps(t *testing.T) {
+	h := newHouse(t)
+	for _, name := range []ops.OpName{"a\x00b", "\x00", "a\xffb", ops.OpName(strings.Repeat("é\x00", ops.MaxNameLen))} {
+		ticket, o := h.run(call(scout, name))
+		if o.State != ops.Refused || o.Fault.Code != ops.UnknownOp {
+			t.Errorf("op %q: got %+v, want refused as UNKNOWN_OP", name, o)
+		}
+		if c, err := h.door.read(t.Context(), ticket.Call); err != nil || c.State != ops.Refused {
+			t.Errorf("op %q is on record as %+v, %v", name, c, err)
+		}
+	}
+}
+
 func TestLifeOfACall(t *testing.T) {
 	var h *house
 	state := make(chan string, 1)
@@ -646,8 +659,9 @@ func TestRecovery(t *testing.T) {
 		admit("changed").Call: "failed NOT_STARTED", admit("dropped").Call: "failed NOT_STARTED",
 	}
 	begun := admit("w")
-	if err := h.door.begin(begun.task); err != nil {
-		t.Fatal(err)
+	begun.task.ctx = t.Context()
+	if fault, err := h.door.begin(begun.task); err != nil || fault != nil {
+		t.Fatal(fault, err)
 	}
 	want[begun.Call] = "outcome_unknown OUTCOME_UNKNOWN"
 	if err := h.store.Close(); err != nil {
@@ -683,6 +697,121 @@ func TestRecovery(t *testing.T) {
 	})
 	if _, ok := ran.Load(begun.Call); ok {
 		t.Errorf("the call that had begun ran again")
+	}
+}
+
+func TestRevokedBeforeItBegan(t *testing.T) {
+	inside, gate := make(chan struct{}), make(chan struct{})
+	var ran atomic.Int64
+	note := func(ctx context.Context, c ops.Call) (ops.Outcome, error) {
+		ran.Add(1)
+		return fine(ctx, c)
+	}
+	tx := write("tx", nil)
+	tx.Executor = ledger{}
+	bound := []ops.Bound{read("r", note), write("w", note), tx, write("runs", func(ctx context.Context, c ops.Call) (ops.Outcome, error) {
+		close(inside)
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+		return fine(ctx, c)
+	})}
+	path := filepath.Join(t.TempDir(), "journal.db")
+	h := openHouse(t, path, bound...)
+	h.people()
+	h.start()
+	bea := ops.Identity{ID: "bea", Role: ops.Operator}
+	if _, err := h.directory.Add(t.Context(), bea); err != nil {
+		t.Fatal(err)
+	}
+	var tickets, left []Ticket
+	orders := func(names ...ops.OpName) (o []Order) {
+		for _, n := range names {
+			o = append(o, h.door.Prepare(call(bea, n)))
+		}
+		return o
+	}
+	waiting, abandoned := orders("runs", "r", "w", "tx"), orders("r", "tx")
+	if err := h.store.Update(t.Context(), func(tx journal.Tx) (err error) {
+		if tickets, err = h.door.Admit(tx, waiting...); err != nil {
+			return err
+		}
+		left, err = h.door.Admit(tx, abandoned...) // of a gateway that dies now
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h.door.Run(tickets...)
+	<-inside
+	if _, err := h.directory.Revoke(t.Context(), bea.ID); err != nil {
+		t.Fatal(err)
+	}
+	close(gate)
+	check := func(ticket Ticket, state ops.State) {
+		t.Helper()
+		o, err := h.door.Await(t.Context(), ticket.Call)
+		if err != nil || o.State != state || state == ops.Failed && o.Fault.Code != ops.NotPermitted {
+			t.Errorf("%s: got %+v, %v, want %s", ticket.Op, o, err, state)
+		}
+	}
+	check(tickets[0], ops.Succeeded) // it had begun
+	for _, ticket := range tickets[1:] {
+		check(ticket, ops.Failed)
+	}
+	h.close()
+	h = openHouse(t, path, bound...)
+	h.start()
+	defer h.close()
+	for _, ticket := range left {
+		check(ticket, ops.Failed)
+	}
+	if ran.Load() != 0 || h.entries() != 0 {
+		t.Errorf("%d calls ran and %d wrote after the revocation", ran.Load(), h.entries())
+	}
+}
+
+// flaky is a store whose Tail breaks off after each event, as one whose disk cannot
+// be read for a moment.
+type flaky struct {
+	journal.Store
+	broke atomic.Int64
+}
+
+func (f *flaky) Tail(ctx context.Context, after int64, each func(journal.Event) error) error {
+	errBroken := errors.New("disk I/O error")
+	return f.Store.Tail(ctx, after, func(e journal.Event) error {
+		if err := each(e); err != nil {
+			return err
+		}
+		f.broke.Add(1)
+		return errBroken
+	})
+}
+
+func TestFollowGoesOnAfterAnError(t *testing.T) {
+	h := newHouse(t, read("r", fine))
+	for range 3 {
+		h.run(call(scout, "r"))
+	}
+	head, err := h.store.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &flaky{Store: h.store}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	last := int64(0)
+	Follow(ctx, store, 0, slog.New(slog.DiscardHandler), func(e journal.Event) {
+		if e.Position != last+1 {
+			t.Errorf("position %d follows %d", e.Position, last)
+		}
+		if last = e.Position; last == head {
+			cancel()
+		}
+	})
+	if last != head || store.broke.Load() != head {
+		t.Errorf("followed to %d of %d, with %d breaks", last, head, store.broke.Load())
 	}
 }
 
@@ -809,7 +938,8 @@ func TestReads(t *testing.T) {
 	}{
 		{scout, "status", "", ""}, {scout, "health", "", ""}, {scout, "ops", "", ""}, {scout, "op", "w", ""}, {scout, "op", "x", ops.UnknownOp},
 		{scout, "calls", "", ""}, {scout, "call", string(mine.Call), ""}, {scout, "call", string(theirs.Call), ops.NotFound},
-		{relay, "call", string(mine.Call), ""}, {relay, "call", string(theirs.Call), ops.NotFound}, {ada, "call", string(mine.Call), ""}, {scout, "config", "", ops.NotPermitted}, {scout, "agents", "", ops.NotPermitted},
+		{relay, "call", string(mine.Call), ""}, {relay, "call", string(theirs.Call), ops.NotFound},
+		{relay, "agent", "scout", ""}, {relay, "agent", "relay", ""}, {relay, "agent", "ada", ops.NotFound}, {ada, "call", string(mine.Call), ""}, {scout, "config", "", ops.NotPermitted}, {scout, "agents", "", ops.NotPermitted},
 		{scout, "agent", "scout", ""}, {scout, "agent", "ada", ops.NotFound}, {ada, "agents", "", ""}, {ada, "agent", "none", ops.NotFound},
 		{ada, "op", "", ops.BadRequest}, {ada, "ops", "x", ops.BadRequest}, {ada, "timers", "", ops.NotFound},
 	} {

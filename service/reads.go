@@ -110,7 +110,14 @@ func NewReads(d *Door, directory *access.Directory, about About) *Reads {
 		}},
 		Read{Name: "agent", Do: func(ctx context.Context, by ops.Identity, q Query) (any, error) {
 			id := ops.IdentityID(q.Arg)
-			if !access.Decide(access.Request{By: by, Action: access.See, Owner: id}).Allowed {
+			enrolled := false
+			if err := d.store.View(ctx, func(tx journal.Tx) (err error) {
+				enrolled, err = access.Enrolled(tx, by.ID, id)
+				return err
+			}); err != nil {
+				return nil, err
+			}
+			if !access.Decide(access.Request{By: by, Action: access.See, Owner: id, Enrolled: enrolled}).Allowed {
 				return nil, ops.Faultf(ops.NotFound, "there is no identity %q", clip(q.Arg, 64))
 			}
 			return directory.Show(ctx, id)
@@ -265,8 +272,8 @@ const (
 	maxPage     = 200
 )
 
-// listCalls answers the read calls: newest first, the caller's own unless it may
-// see all. Filters: state, op.
+// listCalls answers the read calls: newest first, the caller's own and those of the
+// agents that are enrolled with it, unless it may see all. Filters: state, op.
 func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, error) {
 	limit, err := PageSize(q.Limit, defaultPage, maxPage)
 	if err != nil {
@@ -283,7 +290,8 @@ func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, er
 	err = d.store.View(ctx, func(tx journal.Tx) error {
 		// Neither parameters nor outcomes: a page of those could be very large.
 		return tx.Query(`SELECT id, by_id, by_role, op, source, state, received_at, settled_at FROM call
-			WHERE ($1 = '' OR by_id = $1) AND ($2 = '' OR id < $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR op = $4)
+			WHERE ($1 = '' OR by_id = $1 OR by_id IN (SELECT e.agent FROM enrolment e
+				JOIN identity a ON a.id = e.agent AND a.revoked_at IS NULL WHERE e.bridge = $1)) AND ($2 = '' OR id < $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR op = $4)
 			ORDER BY id DESC LIMIT $5`,
 			func(scan func(...any) error) error {
 				var c storedCall

@@ -11,6 +11,7 @@ import (
 
 	"inband/failpoint"
 	"inband/ops"
+	"inband/service/access"
 	"inband/service/journal"
 )
 
@@ -112,12 +113,18 @@ func (d *Door) execute(t *task) {
 		d.executeTx(t, tx)
 		return
 	}
-	if t.entry.SideEffecting {
-		if err := d.begin(t); err != nil {
-			d.log.Error("call not begun: its start cannot be written", "call", t.call.ID, "op", t.call.Op, "err", err)
-			d.settle(t, ops.Failure(ops.Faultf(ops.NotStarted, "the store could not record the start of this call, so nothing ran")))
-			return
-		}
+	fault, err := d.begin(t)
+	switch {
+	case err != nil && t.ctx.Err() != nil:
+		d.neverBegan(t)
+		return
+	case err != nil:
+		d.log.Error("call not begun: the store does not let it", "call", t.call.ID, "op", t.call.Op, "err", err)
+		fault = ops.Faultf(ops.NotStarted, "the store could not record the start of this call, so nothing ran")
+	}
+	if fault != nil {
+		d.settle(t, ops.Failure(fault))
+		return
 	}
 	t.began.Store(true)
 	failpoint.Here("door.started")
@@ -134,9 +141,20 @@ func (d *Door) neverBegan(t *task) {
 	}
 }
 
-// begin writes that a side-effecting call runs, before its executor is entered.
-func (d *Door) begin(t *task) error {
-	return d.store.Update(d.life, func(tx journal.Tx) error {
+// begin decides for the last time whether t may run. For a side-effecting call it
+// writes that it runs, before its executor is entered.
+func (d *Door) begin(t *task) (fault *ops.Fault, err error) {
+	if !t.entry.SideEffecting {
+		err = d.store.View(t.ctx, func(tx journal.Tx) (err error) {
+			fault, err = revoked(tx, t.call)
+			return err
+		})
+		return fault, err
+	}
+	err = d.store.Update(d.life, func(tx journal.Tx) (err error) {
+		if fault, err = revoked(tx, t.call); err != nil || fault != nil {
+			return err
+		}
 		n, err := tx.Exec(`UPDATE call SET state = 'running', started_at = $1, owner = $2 WHERE id = $3 AND state = 'received'`,
 			tx.Now().UnixMilli(), string(d.store.Boot()), string(t.call.ID))
 		if err != nil {
@@ -147,6 +165,18 @@ func (d *Door) begin(t *task) error {
 		}
 		return record(tx, t.call, "call.running", nil)
 	})
+	return fault, err
+}
+
+// revoked is the fault of a call whose identity has been revoked since it was
+// admitted: what has not begun does not begin, after a restart either. It is nil if
+// the call may go on.
+func revoked(tx journal.Tx, call ops.Call) (*ops.Fault, error) {
+	live, known, err := access.Live(tx, call.By.ID)
+	if err != nil || known && live == call.By {
+		return nil, err
+	}
+	return ops.Faultf(ops.NotPermitted, "%s was revoked before this call began; nothing ran", call.By), nil
 }
 
 // outcomeOf runs the executor and says what is known of the outcome.
@@ -195,6 +225,9 @@ func guarded(f func() (ops.Outcome, error)) (o ops.Outcome, err error) {
 // nothing behind, so its call has certainly failed.
 func (d *Door) executeTx(t *task, e Transactional) {
 	d.write(t, func(tx journal.Tx) (ops.Outcome, error) {
+		if fault, err := revoked(tx, t.call); err != nil || fault != nil {
+			return ops.Failure(fault), err
+		}
 		outcome, err := guarded(func() (ops.Outcome, error) { return e.ExecuteTx(tx, t.call) })
 		if err == nil && !wellFormed(outcome) {
 			err = fmt.Errorf("outcome in state %q says nothing", outcome.State)

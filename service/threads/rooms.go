@@ -105,7 +105,8 @@ func maySee(tx journal.Tx, by ops.Identity, thread string) error {
 	}
 	seen := false
 	err := tx.Query(`SELECT p.identity, e.bridge IS NOT NULL FROM participant p
-			LEFT JOIN enrolment e ON e.agent = p.identity AND e.bridge = $2
+			LEFT JOIN (enrolment e JOIN identity a ON a.id = e.agent AND a.revoked_at IS NULL)
+				ON e.agent = p.identity AND e.bridge = $2
 			WHERE p.thread = $1`,
 		func(scan func(...any) error) error {
 			var owner string
@@ -186,7 +187,8 @@ func (t *Threads) list(ctx context.Context, by ops.Identity, q service.Query) (a
 	err = t.store.View(ctx, func(tx journal.Tx) error {
 		return tx.Query(`SELECT id, room, opened_at, last_seq, last_at FROM thread
 			WHERE ($1 = '' OR id IN (SELECT p.thread FROM participant p WHERE p.identity = $1
-				UNION SELECT p.thread FROM participant p JOIN enrolment e ON e.agent = p.identity WHERE e.bridge = $1))
+				UNION SELECT p.thread FROM participant p JOIN enrolment e ON e.agent = p.identity
+					JOIN identity a ON a.id = e.agent AND a.revoked_at IS NULL WHERE e.bridge = $1))
 			AND ($2 = '' OR id < $2) ORDER BY id DESC LIMIT $3`,
 			func(scan func(...any) error) error {
 				var l Listing

@@ -341,6 +341,8 @@ func TestWhoMaySpeakAndWhere(t *testing.T) {
 		{scout, Reply{Agent: "scout", Room: "a/b"}, ops.BadRequest},
 		{scout, Reply{Agent: "", Room: "lobby"}, ops.BadRequest},
 		{scout, Reply{Agent: "scout", Room: "lobby", Text: "\xff"}, ops.BadRequest},
+		{scout, Reply{Agent: "scout", Room: "lobby", Text: "a\x00b"}, ops.BadRequest},
+		{scout, Reply{Agent: "scout", Thread: "t\x00"}, ops.NotFound},
 		{scout, Reply{Agent: "scout", Room: "lobby", Text: long}, ops.TooLarge},
 		{scout, Reply{Agent: "scout", Room: "lobby", Message: strings.Repeat("m", MaxMessage+1)}, ops.BadRequest},
 		{scout, Reply{Agent: "scout", Room: "lobby", Message: "a\nb"}, ops.BadRequest},
