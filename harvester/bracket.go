@@ -12,6 +12,7 @@ type header struct {
 	raw         [maxHeader]byte // what was read, to read it again if it fails
 	n           int
 	hasLine     bool // a line ends in it
+	plain       bool // for an item: its op name may be an action's
 	key, keyEnd int  // in raw
 	op, opEnd   int
 }

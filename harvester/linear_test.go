@@ -135,6 +135,7 @@ var families = []family{
 	{"tags in actions", over("```box\n", "a <think></think>")},
 	{"tags in actions that are none", counted("```box\n", func(int) string { return strings.Repeat("a <think></think>", 50) + "{\n" }, "")},
 	{"actions broken at their end", over("```box\n", "a <"+strings.Repeat("b", 500)+"\xff\n")},
+	{"long actions", over("```box\n", strings.Repeat("a", 500)+" x\n")},
 	{"long words in a box", over("```box\n", strings.Repeat("a", 500)+" {\n")},
 	{"broken arrays", over("```tool\n", "[TOO")},
 	{"carriage returns", over("a", "\n-\r1.\r\r")},
