@@ -143,6 +143,9 @@ func (c *curl) step(b byte) verdict {
 			return unfinished
 		}
 		c.expand()
+		if b == '$' {
+			return unfinished // $$ is one thing
+		}
 	}
 	if c.less > 0 && b != '<' {
 		c.refused = c.refused || c.less != 2
@@ -327,7 +330,7 @@ func (c *curl) name(b byte) bool {
 		// What a shell would expand it does not expand here; still, that is
 		// more than a plain command says.
 		n.on = false
-		c.refused = c.refused || len(h.delimiter) == 0 || len(c.heredocs) > 1 || bytes.ContainsAny(h.delimiter, "$`")
+		c.refused = c.refused || len(h.delimiter) == 0 || len(c.heredocs) > 1 || bytes.ContainsAny(h.delimiter, "$`\r")
 		return false
 	}
 	n.begun = true

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
@@ -117,8 +118,8 @@ func (c *curl) argument(w *syntax.Word) (a argument, ok bool) {
 			if part.Dollar {
 				// A shell's own escapes.
 				text, err := expand.Literal(nil, &syntax.Word{Parts: []syntax.WordPart{part}})
-				if err != nil {
-					return a, false
+				if err != nil || strings.ContainsRune(text, utf8.RuneError) {
+					return a, false // an escape that names no character
 				}
 				a.text = append(a.text, text...)
 				continue
