@@ -1260,7 +1260,11 @@ func (h *refShell) piece(i int, inDouble bool) (int, bool) {
 	case h.at(i, "`"):
 		return h.until(i+1, '`')
 	case h.at(i, `$'`) && !inDouble:
-		return h.until(i+2, '\'')
+		e, ok := h.until(i+2, '\'')
+		if ok { // the parser cannot be trusted with a CR here
+			h.lone = h.lone || bytes.Contains(bytes.ReplaceAll(h.s[i:e], []byte("\r\n"), nil), []byte("\r"))
+		}
+		return e, ok
 	case h.at(i, `$"`) && !inDouble:
 		return h.double(i + 2)
 	case h.at(i, `"`):
