@@ -2,17 +2,18 @@ package harvester
 
 import (
 	"bytes"
-	"strconv"
+	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
 )
 
 // A curl command is read by a small lexer while its bytes come, which finds
 // where the command ends, and once it has ended by a shell's parser, which
-// finds its words (prove.go). What needs no parser is kept from it: quoted
-// text is set aside and cited as '0', '1', …, and of a word with something to
-// expand the parser gets the part before and $-. So it never meets anything
-// nested, whose depth would be that of its stack, and it reads few bytes.
+// finds its words (prove.go). What needs no parser is kept from it: text that
+// means itself, quoted or plain, is set aside and stands as one _, and of a word
+// with something to expand the parser gets the part before and $-. So it never
+// meets anything nested, whose depth would be that of its stack, and it reads few
+// bytes: those of a body are read here and as JSON, and no third time.
 
 // maxFrames bounds how deep expansions may nest in a command (rule 19).
 const maxFrames = 50
@@ -36,19 +37,21 @@ type curl struct {
 	text     []byte // the words, for the parser
 	quotes   []byte // what was set aside, in one piece
 	ends     []int  // of each quotation in it
+	aside    bool   // a quotation has begun and is not cited yet
 	document int    // the quotation that is the here-document, or -1
 	refused  bool   // it is no call, whatever follows
 	parser   *syntax.Parser
 
 	frames  []frame
 	single  bool // in single quotes
-	ansi    bool // in $'…'
+	ansi    ansi // in $'…'
 	escaped bool // behind a backslash
 	dollar  bool // behind a $
 	word    bool // in a word, where # begins no comment
 	expands bool // and something in it would be expanded
 	comment bool
 	less    int // < in a row
+	last    byte
 
 	heredocs []heredoc
 	over     int // how many of them are
@@ -83,6 +86,8 @@ func (c *curl) reset() {
 func (c *curl) step(b byte) verdict {
 	f := &c.frames[len(c.frames)-1]
 	outer := len(c.frames) == 1
+	before := c.last
+	c.last = b
 	if b == 0 {
 		c.refused = true // the parser would drop it
 	}
@@ -96,14 +101,11 @@ func (c *curl) step(b byte) verdict {
 			c.quote(b)
 		} else {
 			c.single = false
-			c.cite()
+			c.unquote()
 		}
 		return unfinished
-	case c.ansi:
-		c.refused = c.refused || b == '\r'
-		c.emit(b)
-		c.ansi = b != '\'' || c.escaped
-		c.escaped = b == '\\' && !c.escaped
+	case c.ansi.on:
+		c.stepAnsi(b)
 		return unfinished
 	case f.opener == '`':
 		// Nothing in backticks matters but where they end.
@@ -120,8 +122,7 @@ func (c *curl) step(b byte) verdict {
 		case b == '\n':
 		case !f.doubles:
 			c.refused = c.refused || b == '\r'
-			c.emit('\\')
-			c.emit(b)
+			c.quote(b)
 		default:
 			if b != '"' && !meansInDoubles(b) {
 				c.quote('\\')
@@ -137,9 +138,7 @@ func (c *curl) step(b byte) verdict {
 		case b == '(' || b == '{':
 			return c.push(b)
 		case b == '\'' && !f.doubles:
-			c.ansi = true
-			c.emit('$')
-			c.emit(b)
+			c.ansi = ansi{on: true}
 			return unfinished
 		}
 		c.expand()
@@ -169,7 +168,7 @@ func (c *curl) step(b byte) verdict {
 		return c.push(b)
 	case '"':
 		if f.doubles {
-			c.cite()
+			c.unquote()
 		}
 		f.doubles = !f.doubles
 		c.word = true
@@ -202,7 +201,7 @@ func (c *curl) step(b byte) verdict {
 	case '<':
 		if outer {
 			// A number there would be a file descriptor's.
-			c.refused = c.refused || c.less == 0 && c.word && endsInDigit(c.text)
+			c.refused = c.refused || c.less == 0 && c.word && isDigit(before)
 			c.less++
 		}
 	default:
@@ -224,8 +223,10 @@ func (c *curl) step(b byte) verdict {
 	case b == '\r':
 		// It is part of a word to a shell, but not to the parser.
 		c.refused = c.refused || outer
-	default:
+	case b == '*' || b == '?' || b == '[' || b == '{' || b == '~' && !c.word:
 		c.emit(b)
+	default:
+		c.quote(b)
 	}
 	c.word = true
 	return unfinished
@@ -237,6 +238,7 @@ func (c *curl) kept() bool { return len(c.frames) == 1 && !c.refused && !c.expan
 // emit hands b to the parser.
 func (c *curl) emit(b byte) {
 	if c.kept() {
+		c.cite()
 		c.text = append(c.text, b)
 	}
 }
@@ -245,15 +247,24 @@ func (c *curl) emit(b byte) {
 func (c *curl) quote(b byte) {
 	if c.kept() {
 		c.quotes = append(c.quotes, b)
+		c.aside = true
 	}
 }
 
-// cite ends what is set aside, and cites it.
+// unquote ends quotes, which may be empty: they are cited all the same.
+func (c *curl) unquote() {
+	c.aside = c.aside || c.kept()
+}
+
+// cited stands in the text for the parser where something is set aside. A _ of
+// the command's own is set aside like any other plain text.
+const cited = '_'
+
+// cite cites what is set aside and not cited yet.
 func (c *curl) cite() {
-	if c.kept() {
-		c.text = append(c.text, '\'')
-		c.text = strconv.AppendInt(c.text, int64(len(c.ends)), 10)
-		c.text = append(c.text, '\'')
+	if c.aside {
+		c.aside = false
+		c.text = append(c.text, cited)
 		c.ends = append(c.ends, len(c.quotes))
 	}
 }
@@ -270,9 +281,7 @@ func (c *curl) quotation(k int) []byte {
 // expand notes that the word holds something to expand.
 func (c *curl) expand() {
 	if c.kept() {
-		if c.frames[0].doubles {
-			c.cite()
-		}
+		c.cite()
 		c.text = append(c.text, "$-"...)
 		c.expands = true
 	}
@@ -296,16 +305,105 @@ func (c *curl) pop() {
 func (c *curl) endWord() {
 	c.word = false
 	if len(c.frames) == 1 && !c.refused {
+		c.cite()
 		c.expands = false
 		c.text = append(c.text, ' ')
 	}
 }
 
+// ansi is the state of reading $'…', in which a shell undoes escapes of its own.
+type ansi struct {
+	on     bool
+	escape byte // 0, or \\ behind a backslash, or x u U or 0 in a number
+	value  rune
+	digits int
+}
+
+// ansiEscapes are the escapes that stand for one byte.
+var ansiEscapes = map[byte]byte{
+	'a': 7, 'b': 8, 'e': 27, 'E': 27, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11,
+	'\\': '\\', '\'': '\'', '"': '"', '?': '?',
+}
+
+// ansiDigits are how many digits a number may have.
+var ansiDigits = map[byte]int{'0': 3, 'x': 2, 'u': 4, 'U': 8}
+
+// stepAnsi takes the next byte in $'…'. An escape that names no character, or the
+// character 0, is nothing that a call needs.
+func (c *curl) stepAnsi(b byte) {
+	a := &c.ansi
+	if most, number := ansiDigits[a.escape]; number {
+		if d := digitOf(b, a.escape == '0'); d >= 0 && a.digits < most {
+			base := rune(16)
+			if a.escape == '0' {
+				base = 8
+			}
+			a.value, a.digits = a.value*base+d, a.digits+1
+			return
+		}
+		c.character()
+	}
+	switch {
+	case a.escape == 0 && b == '\'':
+		a.on = false
+		c.unquote()
+	case a.escape == 0 && b == '\\':
+		a.escape = b
+	case a.escape == 0:
+		c.refused = c.refused || b == '\r' && c.kept()
+		c.quote(b)
+	case '0' <= b && b <= '7':
+		a.escape, a.value, a.digits = '0', rune(b-'0'), 1
+	case ansiDigits[b] > 0:
+		a.escape, a.value, a.digits = b, 0, 0
+	default:
+		a.escape = 0
+		one, ok := ansiEscapes[b]
+		switch {
+		case ok:
+			c.quote(one)
+		case b == 'c' || b == '\r':
+			c.refused = c.refused || c.kept()
+		default:
+			c.quote('\\')
+			c.quote(b)
+		}
+	}
+}
+
+// character sets aside the character whose number has been read: a byte for \\nnn
+// and \\xHH, else a code point.
+func (c *curl) character() {
+	a := &c.ansi
+	octets := a.escape == '0' || a.escape == 'x'
+	a.escape = 0
+	switch {
+	case !c.kept():
+	case a.digits == 0 || a.value <= 0 || octets && a.value > 0xff || !octets && !utf8.ValidRune(a.value):
+		c.refused = true
+	case octets:
+		c.quote(byte(a.value))
+	default:
+		for _, b := range utf8.AppendRune(nil, a.value) {
+			c.quote(b)
+		}
+	}
+}
+
+// digitOf returns the value of b as an octal or a hexadecimal digit, or -1.
+func digitOf(b byte, octal bool) rune {
+	switch {
+	case '0' <= b && b <= '7', !octal && '8' <= b && b <= '9':
+		return rune(b - '0')
+	case !octal && 'a' <= b|0x20 && b|0x20 <= 'f':
+		return rune(b|0x20-'a') + 10
+	}
+	return -1
+}
+
 // meansInDoubles reports whether a backslash before b is undone in double
 // quotes and in here-documents. In double quotes " is one more.
 func meansInDoubles(b byte) bool { return b == '$' || b == '`' || b == '\\' }
-
-func endsInDigit(b []byte) bool { return len(b) > 0 && isDigit(b[len(b)-1]) }
 
 // name takes the next byte of a here-document's delimiter, and reports whether
 // it belongs to it.

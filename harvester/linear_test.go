@@ -14,11 +14,26 @@ import (
 const (
 	mostExamined = 2.5
 	mostDoubled  = 2.05
-	// A curl command with words in $'…' costs more: undoing their escapes is a
-	// pass of its own.
-	mostAnsi = 4
-	fewBytes = 64
+	fewBytes     = 64
 )
+
+// curlBody is one curl command whose body, between quotes as they stand before and
+// behind it, is full of a piece.
+func curlBody(open, closing, piece string) func(int) []byte {
+	return func(n int) []byte {
+		quote, brace := `"`, "{}"
+		switch open {
+		case "":
+			quote, brace = `\"`, `\{\}`
+		case `"`:
+			quote = `\"`
+		}
+		l, r := brace[:len(brace)/2], brace[len(brace)/2:]
+		body := l + quote + "op" + quote + ":" + quote + "a" + quote + "," + quote + "params" + quote + ":" + l + quote + "x" + quote + ":" + quote +
+			strings.Repeat(piece, (min(n, 1<<20)-120)/len(piece)) + quote + r + r
+		return []byte("curl https://h/exec -d " + open + body + closing + "\n")
+	}
+}
 
 // A family is adversarial input of any size.
 type family struct {
@@ -89,6 +104,21 @@ var families = []family{
 	{"a large curl body", func(n int) []byte {
 		return []byte(`curl https://h/exec -d '{"op":"a","params":{"x":"` + strings.Repeat("y", min(n, 1<<20)-60) + `"}}'` + "\n")
 	}},
+	{"a large curl body in $''", curlBody("$'", "'", "y")},
+	{"a large curl body of escapes in $''", curlBody("$'", "'", `\x79`)},
+	{"a large plain curl body", curlBody("", "", "y")},
+	{"a large plain curl body of tildes", curlBody("", "", "~")},
+	{"a large plain curl body of escapes", curlBody("", "", `\y`)},
+	{"a large curl body in double quotes", curlBody(`"`, `"`, "y")},
+	{"a large curl body in pieces", curlBody("", "", `''y""`)},
+	{"a large curl header", func(n int) []byte {
+		return []byte("curl https://h/exec -H " + strings.Repeat("y", min(n, 1<<20)-60) + ` -d '{"op":"a"}'` + "\n")
+	}},
+	{"many curl words", func(n int) []byte {
+		return []byte("curl https://h/exec -d '{\"op\":\"a\"}' " + strings.Repeat("-s ", (min(n, 1<<20)-60)/3) + "\n")
+	}},
+	{"many empty curl words", over("curl x ", "'' ")},
+	{"many curl words that expand", over("curl x ", "* ~ $x ")},
 	{"curl with deep expansions", over("curl -H ", "$((")},
 	{"curl with braces", over("curl -H ", "${a:-")},
 	{"curl with backticks", over("curl -H ", "`a`")},

@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"io"
 	"net/url"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 )
 
@@ -76,12 +73,9 @@ func (c *curl) body(h hosts) (body []byte, examined int, ok bool) {
 	if c.parser == nil {
 		c.parser = syntax.NewParser(syntax.Variant(syntax.LangBash))
 	}
+	next := 0
 	for w, err := range c.parser.WordsSeq(&text) {
-		if err != nil {
-			return nil, text.n, false
-		}
-		a, ok := c.argument(w)
-		if !ok || !args.take(a) {
+		if err != nil || !args.take(c.argument(w, &next)) {
 			return nil, text.n, false
 		}
 	}
@@ -110,49 +104,32 @@ func (c *counter) Read(p []byte) (int, error) {
 }
 
 // argument returns the word as the program would get it, up to what would be
-// expanded.
-func (c *curl) argument(w *syntax.Word) (a argument, ok bool) {
-	for k, part := range w.Parts {
-		switch part := part.(type) {
-		case *syntax.SglQuoted:
-			if part.Dollar {
-				// A shell's own escapes.
-				text, err := expand.Literal(nil, &syntax.Word{Parts: []syntax.WordPart{part}})
-				if err != nil || strings.ContainsRune(text, utf8.RuneError) {
-					return a, false // an escape that names no character
-				}
-				a.text = append(a.text, text...)
-				continue
-			}
-			number, err := strconv.Atoi(part.Value)
-			if err != nil || number >= len(c.ends) {
-				return a, false
-			}
-			if len(w.Parts) == 1 {
-				a.text = c.quotation(number)
-				break
-			}
-			a.text = append(a.text, c.quotation(number)...)
-		case *syntax.Lit:
-			if globs(part.Value, k == 0) {
-				a.expands = true
-				return a, true
-			}
-			if !strings.Contains(part.Value, `\`) {
-				a.text = append(a.text, part.Value...)
-				break
-			}
-			text, err := expand.Fields(nil, &syntax.Word{Parts: []syntax.WordPart{part}})
-			if err != nil || len(text) != 1 {
-				return a, false
-			}
-			a.text = append(a.text, text[0]...)
-		default:
+// expanded. next is the quotation that is cited next.
+func (c *curl) argument(w *syntax.Word, next *int) (a argument) {
+	for _, part := range w.Parts {
+		lit, ok := part.(*syntax.Lit)
+		if !ok {
 			a.expands = true
-			return a, true
+			continue
+		}
+		for i := range len(lit.Value) {
+			switch {
+			case lit.Value[i] == cited:
+				text := c.quotation(*next)
+				*next++
+				switch {
+				case a.expands:
+				case a.text == nil:
+					a.text = text[:len(text):len(text)]
+				default:
+					a.text = append(a.text, text...)
+				}
+			default:
+				a.expands = true
+			}
 		}
 	}
-	return a, true
+	return a
 }
 
 // arguments reads the arguments of a command as curl does.
@@ -268,21 +245,4 @@ func isExec(raw string, h hosts) bool {
 		return false
 	}
 	return h.has(u.Hostname()) && strings.HasSuffix(u.EscapedPath(), "/exec")
-}
-
-// globs reports whether a shell would expand something in an unquoted piece
-// of a word, which may be the word's first.
-func globs(lit string, first bool) bool {
-	if first && strings.HasPrefix(lit, "~") {
-		return true
-	}
-	for i := 0; i < len(lit); i++ {
-		switch lit[i] {
-		case '\\':
-			i++
-		case '*', '?', '[', '{':
-			return true
-		}
-	}
-	return false
 }

@@ -161,7 +161,7 @@ var rules = []struct {
 	{20, "curl -d @- <<E http://h/exec\n{\"op\":\"a\"}\nEE\nE \n", ""},
 	{20, "curl -d $'{\"op\":\"\\x61\"}' http://h/exec\ncurl -d $\"{}\" http://h/exec\ncurl -d {} http://h/exec", "curl a {}"},
 	{20, "curl -d '{\"op\":\"a\"}' http://h/exec -- \ncurl -d '{\"op\":\"a\"}' http://h/exec - \ncurl -d '{\"op\":\"a\"}' http://h/exec -s$x\ncurl -d '{\"op\":\"a\"}' http://h/exec -x y\ncurl -d '{\"op\":\"a\"}' http://h/exec --data-urlencode y", ""},
-	{20, "curl -d '{\"op\":\"a\"}' http://h/exec \x00\ncurl -d '{\"op\":\"a\"}' http://h/exec -H \xff\ncurl -d '{\"op\":\"b\"}' http://h/exec -H '\xff'", "curl b {}"},
+	{20, "curl -d '{\"op\":\"z\"}' http://h/exec \x00\ncurl -d '{\"op\":\"a\"}' http://h/exec -H \xff\ncurl -d '{\"op\":\"b\"}' http://h/exec -H '\xff'", "curl a {}; curl b {}"},
 	{20, "curl -d $'{\"op\":\"a\r\"}' http://h/exec\ncurl -d \"{\x00\\\"op\\\":\\\"a\\\"}\" http://h/exec\ncurl -d '{\"op\":\"a\"}' http://h/exec\\\rx\n", ""},
 	{20, "curl -d $'{\"op\":\"a\",\"id\":\"\\ud83d\"}' http://h/exec\ncurl -H $$( http://h/exec\n[TOOL b {}]", "tool b {}"},
 	{21, "curl http://h/exec -d ' \r\n {\"op\":\"a\",\"key\":\"k\",\"id\":\"i\"}\n'", "curl a {} #k @i"},

@@ -9,7 +9,7 @@ targets=0
 while IFS=: read -r file name; do
 	package=./$(dirname "$file")
 	log=$(mktemp)
-	if ! "$go" test -run '^$' -fuzz "^${name}\$" -fuzztime "$time" -timeout 30m "$package" >"$log" 2>&1; then
+	if ! "$go" test -run '^$' -fuzz "^${name}\$" -fuzztime "$time" -fuzzminimizetime 20x -timeout 30m "$package" >"$log" 2>&1; then
 		cat "$log"
 		rm -f "$log"
 		exit 1
