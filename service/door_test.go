@@ -815,6 +815,67 @@ func TestFollowGoesOnAfterAnError(t *testing.T) {
 	}
 }
 
+// deaf is a store that takes no more writes once it is told so, as after a commit
+// whose outcome is unknown.
+type deaf struct {
+	journal.Store
+	writes atomic.Int64 // that are still taken
+}
+
+func (s *deaf) Update(ctx context.Context, f func(journal.Tx) error) error {
+	if s.writes.Add(-1) < 0 {
+		return journal.ErrClosed
+	}
+	return s.Store.Update(ctx, f)
+}
+
+func TestAwaitIsToldWhenNoOutcomeWillCome(t *testing.T) {
+	for writes, op := range map[int64]ops.OpName{1: "r", 2: "w"} { // the intent; and the start
+		h := newHouse(t)
+		store := &deaf{Store: h.store}
+		store.writes.Store(writes)
+		registry, err := ops.New(read("r", fine), write("w", fine))
+		if err != nil {
+			t.Fatal(err)
+		}
+		door, err := New(Config{Store: store, Registry: ops.NewLive(registry), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := make(chan struct{})
+		order := door.Prepare(call(ada, op))
+		var tickets []Ticket
+		if err := store.Update(t.Context(), func(tx journal.Tx) (err error) { tickets, err = door.Admit(tx, order); return err }); err != nil {
+			t.Fatal(err)
+		}
+		tickets[0].task.entry.Executor = ops.ExecutorFunc(func(ctx context.Context, c ops.Call) (ops.Outcome, error) {
+			<-gate
+			return fine(ctx, c)
+		})
+		door.Run(tickets...)
+		told := make(chan error, 1)
+		go func() {
+			_, err := door.Await(t.Context(), tickets[0].Call)
+			told <- err
+		}()
+		for { // it waits
+			door.mu.Lock()
+			waits := door.waiters[tickets[0].Call] != nil
+			door.mu.Unlock()
+			if waits {
+				break
+			}
+		}
+		close(gate)
+		if f := AsFault(<-told); f == nil || f.Code != ops.Unavailable {
+			t.Errorf("%s: got %v, want UNAVAILABLE", op, f)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = door.Close(ended)
+	}
+}
+
 func TestBusyTakesNothing(t *testing.T) {
 	gate := make(chan struct{})
 	h := newHouse(t, read("r", func(ctx context.Context, c ops.Call) (ops.Outcome, error) {

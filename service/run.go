@@ -335,6 +335,14 @@ func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) {
 	}
 }
 
+// task returns the task of a call that has been handed to Run and is not finished, nil
+// if there is none.
+func (d *Door) task(id ops.CallID) *task {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tasks[id]
+}
+
 // finish takes t off the books.
 func (d *Door) finish(t *task) {
 	t.cancel(nil)

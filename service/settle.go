@@ -126,28 +126,33 @@ type waiter struct {
 
 // Await returns the outcome of call id once it is settled, however it came to be.
 // It returns ctx's error when ctx ends first, NotFound for a call that does not
-// exist, and Unavailable when the gateway stops before the outcome is known.
+// exist, and Unavailable when the gateway stops, or its store takes no more writes,
+// before the outcome is on record.
 func (d *Door) Await(ctx context.Context, id ops.CallID) (ops.Outcome, error) {
 	w := d.join(id)
 	defer d.leave(id, w)
-	for {
+	var finished <-chan struct{} // looked up before the call is read, so that neither is missed
+	if t := d.task(id); t != nil {
+		finished = t.done
+	}
+	for stopping, givenUp := false, false; ; {
 		c, err := d.read(ctx, id)
-		if err != nil {
+		switch {
+		case err != nil:
 			return ops.Outcome{}, err
-		}
-		if c.outcome != nil {
+		case c.outcome != nil:
 			return *c.outcome, nil
+		case stopping, givenUp && c.State != ops.Accepted:
+			return ops.Outcome{}, ops.Faultf(ops.Unavailable, "the gateway stops, or its store takes no writes, and call %s is not settled; ask for it later", id).With("call", id)
 		}
 		select {
 		case <-w.settled:
+		case <-finished: // nobody tries any more to write its outcome, unless that was that others settle it
+			finished, givenUp = nil, true
+		case <-d.life.Done():
+			stopping = true
 		case <-ctx.Done():
 			return ops.Outcome{}, ctx.Err()
-		case <-d.life.Done():
-			// What was written while the gateway stopped is still told.
-			if c, err := d.read(ctx, id); err == nil && c.outcome != nil {
-				return *c.outcome, nil
-			}
-			return ops.Outcome{}, ops.Faultf(ops.Unavailable, "the gateway stops and call %s is not settled; ask for it later", id).With("call", id)
 		}
 	}
 }
@@ -238,9 +243,7 @@ func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.
 	if err != nil {
 		return "", err
 	}
-	d.mu.Lock()
-	t := d.tasks[id]
-	d.mu.Unlock()
+	t := d.task(id)
 	if t == nil && c.State != ops.Received {
 		return c.State, ops.Faultf(ops.Conflict, "call %s is %s and cannot be cancelled here", id, c.State).With("state", c.State)
 	}

@@ -18,6 +18,8 @@ CREATE TABLE participant (
     PRIMARY KEY (thread, identity)
 );
 
+CREATE INDEX participant_threads ON participant (identity, thread);
+
 CREATE TABLE post (
     thread      TEXT NOT NULL REFERENCES thread (id),
     seq         BIGINT NOT NULL,
