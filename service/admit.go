@@ -72,11 +72,12 @@ func (d *Door) Prepare(call ops.Call) Order {
 // A call whose key is known is not written again: its ticket carries the stored
 // outcome, or IN_PROGRESS, or KEY_REUSED.
 //
-// The error is one of the store, or Busy when too many calls wait; then nothing of
-// orders may be committed.
+// The error is one of the store, or Busy when too many calls wait, of all or of the
+// one who ordered them; then nothing of orders may be committed. All of orders are of
+// one identity.
 func (d *Door) Admit(tx journal.Tx, orders ...Order) ([]Ticket, error) {
-	if waiting := d.waiting(); waiting+len(orders) > d.maxWaiting {
-		return nil, ops.Faultf(ops.Busy, "%d calls wait already; try again later", waiting)
+	if fault := d.room(orders); fault != nil {
+		return nil, fault
 	}
 	tickets := make([]Ticket, 0, len(orders))
 	for _, o := range orders {
@@ -167,10 +168,21 @@ func (d *Door) Submit(ctx context.Context, call ops.Call) (Ticket, error) {
 	return tickets[0], nil
 }
 
-func (d *Door) waiting() int {
+// room is a fault if orders would be more than may wait.
+func (d *Door) room(orders []Order) *ops.Fault {
+	if len(orders) == 0 {
+		return nil
+	}
+	by := orders[0].call.By
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.tasks)
+	if waiting := len(d.tasks); waiting+len(orders) > d.maxWaiting {
+		return ops.Faultf(ops.Busy, "%d calls wait already; try again later", waiting)
+	}
+	if s := d.shares[by.ID]; s != nil && by.Role != ops.Operator && s.waiting+len(orders) > d.shareWaiting {
+		return ops.Faultf(ops.Busy, "%d calls of %s wait already; try again later", s.waiting, by)
+	}
+	return nil
 }
 
 func (d *Door) isClosing() bool {

@@ -44,6 +44,12 @@ type Config struct {
 	// MaxWaiting bounds the admitted calls that have not settled; a call beyond it
 	// is refused as Busy before anything is written. 0 means 4096.
 	MaxWaiting int
+
+	// ShareRunning and ShareWaiting are the part of both that one identity other
+	// than an operator may take, so that it cannot shut out the others, and least
+	// those who could stop it. 0 means a half of MaxRunning and a sixteenth of
+	// MaxWaiting.
+	ShareRunning, ShareWaiting int
 }
 
 // SettleFunc adds to the transaction in which a call settles. It may run again. An
@@ -58,8 +64,10 @@ type Door struct {
 	log      *slog.Logger
 	onSettle []SettleFunc
 
-	slots      chan struct{} // one for each execution
-	maxWaiting int
+	slots        chan struct{} // one for each execution
+	maxWaiting   int
+	shareRunning int
+	shareWaiting int
 
 	life context.Context // ends when Close has waited long enough
 	stop context.CancelFunc
@@ -68,6 +76,7 @@ type Door struct {
 	mu      sync.Mutex
 	closing bool
 	tasks   map[ops.CallID]*task // handed to Run and not settled yet
+	shares  map[ops.IdentityID]*share
 	waiters map[ops.CallID]*waiter
 }
 
@@ -82,8 +91,15 @@ func New(cfg Config) (*Door, error) {
 	if cfg.MaxWaiting == 0 {
 		cfg.MaxWaiting = 4096
 	}
-	if cfg.MaxRunning < 1 || cfg.MaxWaiting < 1 {
-		return nil, fmt.Errorf("service: MaxRunning %d and MaxWaiting %d: want at least 1", cfg.MaxRunning, cfg.MaxWaiting)
+	if cfg.ShareRunning == 0 {
+		cfg.ShareRunning = (cfg.MaxRunning + 1) / 2
+	}
+	if cfg.ShareWaiting == 0 {
+		cfg.ShareWaiting = (cfg.MaxWaiting + 15) / 16
+	}
+	if min(cfg.MaxRunning, cfg.MaxWaiting, cfg.ShareRunning, cfg.ShareWaiting) < 1 {
+		return nil, fmt.Errorf("service: MaxRunning %d, MaxWaiting %d and shares of %d and %d: want at least 1",
+			cfg.MaxRunning, cfg.MaxWaiting, cfg.ShareRunning, cfg.ShareWaiting)
 	}
 	d := &Door{
 		store:    cfg.Store,
@@ -91,9 +107,12 @@ func New(cfg Config) (*Door, error) {
 		log:      cfg.Log,
 		slots:    make(chan struct{}, cfg.MaxRunning),
 		tasks:    make(map[ops.CallID]*task),
+		shares:   make(map[ops.IdentityID]*share),
 		waiters:  make(map[ops.CallID]*waiter),
 
-		maxWaiting: cfg.MaxWaiting,
+		maxWaiting:   cfg.MaxWaiting,
+		shareRunning: cfg.ShareRunning,
+		shareWaiting: cfg.ShareWaiting,
 	}
 	d.life, d.stop = context.WithCancel(context.Background())
 	return d, nil

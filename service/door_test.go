@@ -54,7 +54,7 @@ func openHouse(t *testing.T, path string, bound ...ops.Bound) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.door, err = New(Config{Store: store, Registry: ops.NewLive(registry), Log: log, MaxWaiting: 32})
+	h.door, err = New(Config{Store: store, Registry: ops.NewLive(registry), Log: log, MaxRunning: 8, MaxWaiting: 32, ShareWaiting: 24})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -885,19 +885,64 @@ func TestBusyTakesNothing(t *testing.T) {
 		}
 		return fine(ctx, c)
 	}))
-	for range 32 {
-		if _, err := h.door.Submit(t.Context(), call(scout, "r")); err != nil {
-			t.Fatal(err)
+	busy := func(by ops.Identity, of int) {
+		t.Helper()
+		for range of {
+			if _, err := h.door.Submit(t.Context(), call(by, "r")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := h.door.Submit(t.Context(), call(by, "r"))
+		if f := AsFault(err); f == nil || f.Code != ops.Busy || !f.Retryable {
+			t.Errorf("one more of %s: got %v, want BUSY", by, err)
 		}
 	}
-	_, err := h.door.Submit(t.Context(), call(scout, "r"))
-	if f := AsFault(err); f == nil || f.Code != ops.Busy || !f.Retryable {
-		t.Errorf("got %v, want BUSY", err)
-	}
+	busy(scout, 24)  // its share
+	busy(ada, 32-24) // all the rest
 	if n := h.calls(); n != 32 {
 		t.Errorf("%d calls on record, want 32", n)
 	}
 	close(gate)
+}
+
+func TestOneIdentityLeavesRoomForOthers(t *testing.T) {
+	gate := make(chan struct{})
+	var running, most atomic.Int64
+	h := newHouse(t, read("slow", func(ctx context.Context, c ops.Call) (ops.Outcome, error) {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+		return fine(ctx, c)
+	}), read("quick", fine))
+	var tickets []Ticket
+	for range 24 { // three times what may run
+		ticket, err := h.door.Submit(t.Context(), call(scout, "slow"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tickets = append(tickets, ticket)
+	}
+	if _, o := h.run(call(ada, "quick")); o.State != ops.Succeeded {
+		t.Errorf("got %+v beside another one's calls", o)
+	}
+	// One that waits for a slot can be cancelled, and is then not run.
+	if state, err := h.door.Cancel(t.Context(), scout, tickets[23].Call); err != nil || state != ops.Cancelled {
+		t.Errorf("cancel: %s, %v", state, err)
+	}
+	close(gate)
+	for _, ticket := range tickets[:23] {
+		if o, err := h.door.Await(t.Context(), ticket.Call); err != nil || o.State != ops.Succeeded {
+			t.Errorf("got %+v, %v", o, err)
+		}
+	}
+	if n := most.Load(); n > 4 {
+		t.Errorf("%d calls of one agent ran at once, want at most 4 of 8", n)
+	}
 }
 
 func TestCloseFinishesWhatRuns(t *testing.T) {

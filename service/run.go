@@ -21,9 +21,57 @@ type task struct {
 	entry *ops.Entry
 	began atomic.Bool   // the executor has been entered
 	done  chan struct{} // closed when the outcome is written, or given up at shutdown
+	share *share        // what its identity has of the door
 
 	ctx    context.Context // ends on cancel and at shutdown
 	cancel context.CancelCauseFunc
+}
+
+// share is what one identity has of the door while it has calls in it.
+type share struct {
+	waiting int           // guarded by the door's mu
+	slots   chan struct{} // one for each execution; nil for an operator, who takes what there is
+}
+
+// enter counts a task of by. The caller holds mu.
+func (d *Door) enter(by ops.Identity) *share {
+	s := d.shares[by.ID]
+	if s == nil {
+		s = &share{}
+		if by.Role != ops.Operator {
+			s.slots = make(chan struct{}, d.shareRunning)
+		}
+		d.shares[by.ID] = s
+	}
+	s.waiting++
+	return s
+}
+
+// slot takes one of the identity's slots and one of all, and returns what gives them
+// back; nil when t has ended before there was one.
+func (d *Door) slot(t *task) (release func()) {
+	own := t.share.slots
+	if own != nil {
+		select {
+		case own <- struct{}{}:
+		case <-t.ctx.Done():
+			return nil
+		}
+	}
+	select {
+	case d.slots <- struct{}{}:
+	case <-t.ctx.Done():
+		if own != nil {
+			<-own
+		}
+		return nil
+	}
+	return func() {
+		<-d.slots
+		if own != nil {
+			<-own
+		}
+	}
 }
 
 func newTask(call ops.Call, entry *ops.Entry) *task {
@@ -60,6 +108,7 @@ func (d *Door) Run(tickets ...Ticket) {
 			continue
 		}
 		t.task.ctx, t.task.cancel = context.WithCancelCause(d.life)
+		t.task.share = d.enter(t.task.call.By)
 		d.tasks[t.Call] = t.task
 		tasks = append(tasks, t.task)
 	}
@@ -85,14 +134,13 @@ func (d *Door) sequence(tasks []*task) {
 		if alone {
 			beside.Wait()
 		}
-		select {
-		case d.slots <- struct{}{}:
-		case <-t.ctx.Done(): // execute says what became of it
-			d.execute(t)
+		release := d.slot(t)
+		if release == nil {
+			d.execute(t) // which says what became of it
 			continue
 		}
 		beside.Go(func() {
-			defer func() { <-d.slots }()
+			defer release()
 			d.execute(t)
 		})
 		if alone {
@@ -348,6 +396,9 @@ func (d *Door) finish(t *task) {
 	t.cancel(nil)
 	d.mu.Lock()
 	delete(d.tasks, t.call.ID)
+	if t.share.waiting--; t.share.waiting == 0 {
+		delete(d.shares, t.call.By.ID)
+	}
 	d.mu.Unlock()
 	close(t.done)
 }
