@@ -966,6 +966,50 @@ func TestManyClientsAtOnce(t *testing.T) {
 	l.quiet()
 }
 
+// One agent that orders far more than can run shuts nobody out, and when it is revoked,
+// what has not begun does not begin.
+func TestOneAgentShutsNobodyOut(t *testing.T) {
+	l := newLab(t, filepath.Join(t.TempDir(), "state"))
+	const orders = 400
+	var group sync.WaitGroup
+	var busy, ran, refused atomic.Int64
+	for range orders {
+		group.Go(func() {
+			switch status, a := l.ask(l.scout, http.MethodPost, "/exec", map[string]any{"op": "test.hold"}); {
+			case status == http.StatusOK:
+				ran.Add(1)
+			case status == http.StatusServiceUnavailable && a.Code == ops.Busy:
+				busy.Add(1)
+			case status == http.StatusForbidden && a.Code == ops.NotPermitted:
+				refused.Add(1)
+			default:
+				t.Errorf("status %d %s", status, a.Code)
+			}
+		})
+	}
+	defer group.Wait()
+	defer l.letGo()
+	until(t, "some are refused as too many", func() bool { return busy.Load() > orders/4 })
+	for _, op := range []string{"uptime", "tools"} {
+		if status, a := l.ask(l.clerk, http.MethodPost, "/exec", map[string]any{"op": op}); status != http.StatusOK {
+			t.Errorf("another agent's %s: status %d %s", op, status, a.Code)
+		}
+	}
+	if status, a := l.ask(l.token, http.MethodPost, "/v1/agents/scout/revoke", nil); status != http.StatusOK {
+		t.Fatalf("revoke: status %d %s", status, a.Code)
+	}
+	begun := l.lines("begun")
+	l.letGo()
+	group.Wait()
+	l.quiet()
+	if n := l.lines("begun"); n > begun+32 { // those that were just beginning
+		t.Errorf("%d ops began after the revocation", n-begun)
+	}
+	if ran.Load() == 0 || refused.Load() == 0 {
+		t.Errorf("of %d orders %d ran, %d were refused after the revocation, %d as too many", orders, ran.Load(), refused.Load(), busy.Load())
+	}
+}
+
 // Memory, descriptors and goroutines do not grow with the number of replies.
 // INBAND_REPLIES sets how many are handed in.
 func TestNothingGrows(t *testing.T) {
