@@ -1,6 +1,7 @@
 package threads
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -11,6 +12,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -105,6 +107,7 @@ type Threads struct {
 	door      *service.Door
 	log       *slog.Logger
 	execHosts []string
+	reading   chan struct{} // one for each text that is being read; more than processors help nobody
 
 	life context.Context
 	stop context.CancelFunc
@@ -116,7 +119,8 @@ func New(cfg Config) (*Threads, error) {
 	if cfg.Store == nil || cfg.Door == nil || cfg.Log == nil {
 		return nil, errors.New("threads: want a store, a door and a log")
 	}
-	t := &Threads{store: cfg.Store, door: cfg.Door, log: cfg.Log, execHosts: cfg.ExecHosts}
+	t := &Threads{store: cfg.Store, door: cfg.Door, log: cfg.Log, execHosts: cfg.ExecHosts,
+		reading: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	t.life, t.stop = context.WithCancel(context.Background())
 	cfg.Door.OnSettle(t.enqueueResult)
 	return t, nil
@@ -169,13 +173,28 @@ func printable(s string) bool {
 }
 
 // harvest finds the directives of text: the first MaxDirectives of them, and how
-// many more and how many broken ones there are.
-func (t *Threads) harvest(text string) (first []harvester.Directive, more, broken int) {
-	all, stats := harvester.All([]byte(text), harvester.Config{ExecHosts: t.execHosts})
-	if len(all) > MaxDirectives {
-		return all[:MaxDirectives], len(all) - MaxDirectives, stats.Broken
+// many more and how many broken ones there are. ctx bounds the wait for others that
+// are being read.
+func (t *Threads) harvest(ctx context.Context, text string) (first []harvester.Directive, more, broken int, err error) {
+	select {
+	case t.reading <- struct{}{}:
+		defer func() { <-t.reading }()
+	case <-ctx.Done():
+		return nil, 0, 0, ctx.Err()
 	}
-	return all, 0, stats.Broken
+	s := harvester.New(harvester.Config{ExecHosts: t.execHosts, Found: func(d harvester.Directive) {
+		if len(first) == MaxDirectives {
+			more++ // 1 MiB can hold 150,000, which are counted and not kept
+			return
+		}
+		d.Params = bytes.Clone(d.Params)
+		first = append(first, d)
+	}})
+	if _, err := s.Write([]byte(text)); err != nil {
+		panic(err) // only after Close
+	}
+	s.Close(true)
+	return first, more, s.Broken(), nil
 }
 
 // Take takes a reply from by: the agent itself, a bridge that it is enrolled with,
@@ -190,14 +209,16 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 	if fault := r.check(); fault != nil {
 		return Ack{}, fault
 	}
-	directives, more, broken := t.harvest(r.Text)
+	directives, more, broken, err := t.harvest(ctx, r.Text)
+	if err != nil {
+		return Ack{}, err
+	}
 	agent := ops.Identity{ID: r.Agent, Role: ops.Agent}
 	hash := textHash(r.Text)
 
 	room, thread := r.Room, NewThreadID()
 	if r.Thread != "" {
 		thread = r.Thread
-		var err error
 		if room, err = t.roomOf(ctx, thread); err != nil {
 			return Ack{}, err
 		}
@@ -205,7 +226,7 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 	orders := t.orders(agent, room, thread, r.Message, directives)
 	var ack Ack
 	var tickets []service.Ticket
-	err := t.store.Update(ctx, func(tx journal.Tx) error {
+	err = t.store.Update(ctx, func(tx journal.Tx) error {
 		ack, tickets = Ack{}, nil
 		if err := maySpeak(tx, by, agent); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -300,6 +301,29 @@ func TestDirectivesBeyondTheLimit(t *testing.T) {
 	}
 	if noted != 1 {
 		t.Errorf("the thread notes it %d times, want once: %q", noted, kinds(posts))
+	}
+}
+
+func TestDirectivesBeyondTheLimitAreNotKept(t *testing.T) {
+	h := newHouse(t)
+	text := strings.Repeat("[DM {}]", MaxText/7)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	first, more, broken, err := h.threads.harvest(t.Context(), text)
+	runtime.ReadMemStats(&after)
+	if err != nil || len(first) != MaxDirectives || more != MaxText/7-MaxDirectives || broken != 0 {
+		t.Errorf("got %d and %d more, %d broken, %v", len(first), more, broken, err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+		t.Errorf("reading %d bytes took %d bytes of memory", len(text), n)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range cap(h.threads.reading) {
+		h.threads.reading <- struct{}{}
+	}
+	if _, _, _, err := h.threads.harvest(ended, text); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has gone: %v", err)
 	}
 }
 
