@@ -46,7 +46,7 @@ func (dm) ExecuteTx(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 		if err := openThread(tx, room, thread); err != nil {
 			return ops.Outcome{}, err
 		}
-	} else if err := mayContinue(tx, c.By, thread, room, to); err != nil {
+	} else if room, err = mayContinue(tx, c.By, thread, room, to); err != nil {
 		return ops.Outcome{}, err
 	}
 	if to != "" {
@@ -83,21 +83,21 @@ func recipient(tx journal.Tx, to string) (room string, who ops.IdentityID, err e
 	return room, "", nil
 }
 
-// mayContinue returns NotFound unless by takes part in thread, and a fault if the
-// thread is not the recipient's.
-func mayContinue(tx journal.Tx, by ops.Identity, thread, room string, to ops.IdentityID) error {
+// mayContinue returns the room that thread stands in, or NotFound unless by and the one
+// who is written to take part in it, or a fault if it does not stand in the room that is
+// written to.
+func mayContinue(tx journal.Tx, by ops.Identity, thread, room string, to ops.IdentityID) (stands string, err error) {
 	if err := maySee(tx, by, thread); err != nil {
-		return err
+		return "", err
 	}
-	stands := ""
 	if err := tx.Query(`SELECT room FROM thread WHERE id = $1`, func(scan func(...any) error) error { return scan(&stands) }, thread); err != nil {
-		return err
+		return "", err
 	}
 	if to != "" {
-		return takesPart(tx, thread, to)
+		return stands, takesPart(tx, thread, to)
 	}
 	if stands != room {
-		return ops.Faultf(ops.InvalidParams, "thread %s stands in #%s, not in #%s", thread, stands, room).With("pointer", "/thread")
+		return "", ops.Faultf(ops.InvalidParams, "thread %s stands in #%s, not in #%s", thread, stands, room).With("pointer", "/thread")
 	}
-	return nil
+	return stands, nil
 }

@@ -427,7 +427,7 @@ func TestDM(t *testing.T) {
 			t.Errorf("%s reads %+v, %v", who, v, err)
 		}
 	}
-	if r, fault := send(clerk, `{"to":"scout","text":"back","thread":"`+to["thread"]+`"}`); fault != nil || r["thread"] != to["thread"] {
+	if r, fault := send(clerk, `{"to":"scout","text":"back","thread":"`+to["thread"]+`"}`); fault != nil || r["thread"] != to["thread"] || r["room"] != "dm.clerk" {
 		t.Errorf("an answer in the thread: %v, %v", r, fault)
 	}
 	if r, fault := send(scout, `{"to":"#attic","text":"hi"}`); fault != nil || r["room"] != "attic" {
