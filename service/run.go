@@ -168,7 +168,7 @@ func (d *Door) execute(t *task) {
 		return
 	case err != nil:
 		d.log.Error("call not begun: the store does not let it", "call", t.call.ID, "op", t.call.Op, "err", err)
-		fault = ops.Faultf(ops.NotStarted, "the store could not record the start of this call, so nothing ran")
+		fault = ops.Faultf(ops.NotStarted, "the store could not be read or written when this call was to begin, so nothing ran")
 	}
 	if fault != nil {
 		d.settle(t, ops.Failure(fault))

@@ -966,6 +966,73 @@ func TestManyClientsAtOnce(t *testing.T) {
 	l.quiet()
 }
 
+// A gateway without a file descriptor to spare: whatever it acknowledged holds, what it
+// did not can be handed in again, and with room again all goes on by itself.
+func TestOutOfDescriptors(t *testing.T) {
+	l := newLab(t, filepath.Join(t.TempDir(), "state"))
+	l.quiet()
+	var before unix.Rlimit
+	scarce := func(limit *unix.Rlimit) {
+		t.Helper()
+		storetest.Need(t, "prlimit", unix.Prlimit(l.cmd.Process.Pid, unix.RLIMIT_NOFILE, limit, &before))
+	}
+	scarce(nil)
+	normal := before
+	scarce(&unix.Rlimit{Cur: uint64(l.descriptors() + 3), Max: normal.Max})
+	const text = `[TOOL tools {}] [TOOL uptime {}] [DM {"to":"clerk","text":"scarce"}]`
+	var mu sync.Mutex
+	acked, starved := map[string]threads.Ack{}, 0
+	var group sync.WaitGroup
+	for c := range 8 {
+		group.Go(func() {
+			for n := range 10 {
+				message := fmt.Sprintf("m%d-%d", c, n)
+				status, a := l.reply(message, text)
+				mu.Lock()
+				if status == http.StatusOK {
+					acked[message] = a.Ack
+				} else {
+					starved++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	scarce(&normal)
+	t.Logf("%d replies acknowledged, %d not", len(acked), starved)
+	for c := range 8 {
+		for n := range 10 {
+			message := fmt.Sprintf("m%d-%d", c, n)
+			status, a := l.reply(message, text)
+			first, known := acked[message]
+			if status != http.StatusOK || known && (!a.Duplicate || a.Reply != first.Reply) {
+				t.Errorf("reply %s, acknowledged %v: status %d, %+v", message, known, status, a.Ack)
+			}
+			acked[message] = a.Ack
+		}
+	}
+	l.quiet()
+	failed := map[string]int{}
+	for _, ack := range acked {
+		l.once(ack)
+		for _, c := range ack.Calls {
+			switch a := l.call(c.Call); {
+			case a.State == ops.Succeeded:
+			case a.Fault.Code == ops.Busy, a.Fault.Code == ops.NotStarted, // nothing ran, and it may be tried again
+				a.Fault.Code == ops.Internal && c.Op == "dm.send": // its transaction left nothing behind
+				failed[fmt.Sprint(c.Op, " ", a.Fault.Code)]++
+			default:
+				t.Errorf("call %s of reply %s is %s %s", c.Op, ack.Message, a.State, a.Fault.Code)
+			}
+		}
+	}
+	t.Logf("calls that failed for want of descriptors: %v", failed)
+	if starved+len(failed) == 0 {
+		t.Error("nothing was short of descriptors")
+	}
+}
+
 // One agent that orders far more than can run shuts nobody out, and when it is revoked,
 // what has not begun does not begin.
 func TestOneAgentShutsNobodyOut(t *testing.T) {
