@@ -42,7 +42,8 @@ type Config struct {
 	// MaxRunning bounds the executions at one time; 0 means 64.
 	MaxRunning int
 	// MaxWaiting bounds the admitted calls that have not settled; a call beyond it
-	// is refused as Busy before anything is written. 0 means 4096.
+	// is refused as Busy before anything is written. Calls count from their commit
+	// on, so those of one group commit may together exceed it. 0 means 4096.
 	MaxWaiting int
 
 	// ShareRunning and ShareWaiting are the part of both that one identity other
