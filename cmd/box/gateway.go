@@ -239,7 +239,14 @@ func (g *gateway) missing() []string {
 	if g.stopping.Load() {
 		missing = append(missing, "the gateway is stopping")
 	}
-	if err := g.store.Err(); err != nil {
+	err := g.store.Err()
+	if errors.Is(err, journal.ErrFull) {
+		// Somebody may have made room, and nobody may write while this says no.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		err = g.store.Update(ctx, func(journal.Tx) error { return nil })
+		cancel()
+	}
+	if err != nil {
 		missing = append(missing, "the store takes no writes: "+err.Error())
 	}
 	return missing

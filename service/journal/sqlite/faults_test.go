@@ -155,6 +155,9 @@ func TestFullByPageCount(t *testing.T) {
 	s := open(t, c)
 	kept, lost := exhaust(t, s)
 	compare(t, recorded(t, s), kept, lost)
+	if err := s.Err(); !errors.Is(err, journal.ErrFull) {
+		t.Errorf("a full store says of itself %v, want ErrFull", err)
+	}
 	_ = s.Close() // its own last row may not fit
 	c.MaxBytes = 0
 	s = open(t, c)

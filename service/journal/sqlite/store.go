@@ -237,8 +237,9 @@ func (w *writer) alone(f func() error) error {
 // Boot implements journal.Store. With one owner at a time, every other boot is gone.
 func (s *Store) Boot() journal.BootID { return s.boot }
 
-// Err says why the store takes no more writes: nil while it does, ErrClosed with the
-// cause after a commit whose outcome is unknown.
+// Err says why the store takes no writes: nil while it does, ErrFull when the last
+// one that was tried found no room, ErrClosed with the cause after a commit whose
+// outcome is unknown. Room is noticed by the next write, even one of nothing.
 func (s *Store) Err() error {
 	if why := s.writer.broken.Load(); why != nil {
 		return *why
@@ -247,8 +248,11 @@ func (s *Store) Err() error {
 	case <-s.life.Done():
 		return journal.ErrClosed
 	default:
-		return nil
 	}
+	if s.writer.full.Load() {
+		return journal.ErrFull
+	}
+	return nil
 }
 
 // Update implements journal.Store. When Config.Queue operations wait already, it

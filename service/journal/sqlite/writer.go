@@ -99,6 +99,7 @@ type writer struct {
 	commits int64 // number of the last commit
 
 	broken atomic.Pointer[error] // why no more is written, once a commit's outcome is unknown
+	full   atomic.Bool           // the last write that was tried found no room
 }
 
 // run is the writer's goroutine. When the store closes, it finishes what is queued.
@@ -161,12 +162,12 @@ func (w *writer) attempt(batch []*operation) (again []*operation) {
 		return nil
 	}
 	if why := w.broken.Load(); why != nil {
-		tell(batch, *why)
+		w.tell(batch, *why)
 		return nil
 	}
 	if _, err := w.c.exec("BEGIN IMMEDIATE"); err != nil {
 		w.rollback()
-		tell(batch, fmt.Errorf("begin: %w", err))
+		w.tell(batch, fmt.Errorf("begin: %w", err))
 		return nil
 	}
 	results := make([]error, len(batch))
@@ -175,7 +176,7 @@ func (w *writer) attempt(batch []*operation) (again []*operation) {
 		after, result, intact := w.step(o, head)
 		if !intact {
 			w.rollback()
-			tell(batch[i:i+1], result)
+			w.tell(batch[i:i+1], result)
 			return append(returned(batch[:i], results[:i]), batch[i+1:]...)
 		}
 		if results[i] = result; result == nil {
@@ -188,7 +189,7 @@ func (w *writer) attempt(batch []*operation) (again []*operation) {
 			if len(batch) > 1 && !errors.Is(err, journal.ErrUnknownCommit) {
 				return returned(batch, results)
 			}
-			tell(batch, err) // what failed by itself may have failed over what is now unknown
+			w.tell(batch, err) // what failed by itself may have failed over what is now unknown
 			return nil
 		}
 	} else {
@@ -212,7 +213,10 @@ func returned(batch []*operation, results []error) []*operation {
 	return kept
 }
 
-func tell(batch []*operation, err error) {
+func (w *writer) tell(batch []*operation, err error) {
+	if errors.Is(err, journal.ErrFull) {
+		w.full.Store(true)
+	}
 	for _, o := range batch {
 		o.outcome <- err
 	}
@@ -266,6 +270,7 @@ func (w *writer) seal(head int64) error {
 		}
 	}
 	failpoint.Here("journal.after-commit")
+	w.full.Store(false)
 	w.commits, w.head = max(w.commits, number), head
 	w.notify(head)
 	return nil
