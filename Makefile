@@ -39,7 +39,7 @@ check: lint race ## what CI runs, with short fuzzing
 	$(MAKE) fuzz FUZZTIME=5s
 
 bench: ## the bars of the design, one line each: bar NAME FIGURE TARGET ok|short
-	$(GO) test -run '^TestBars$$' -count 1 -v ./harvester -bars
+	$(GO) test -run '^$$' -bench Bars ./harvester
 	$(GO) test -run '^$$' -bench Bars ./service/journal/sqlite
 	$(GO) test -run '^$$' -bench Bars ./tests
 

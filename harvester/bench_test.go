@@ -1,9 +1,9 @@
 // The benchmarks of the harvester.
 //
 //	go test -run '^$' -bench . ./harvester              # each by itself
-//	go test -run '^TestBars$' -v ./harvester -bars      # the design's bars
+//	go test -run '^$' -bench Bars ./harvester           # the design's bars
 //
-// TestBars prints a line "bar NAME FIGURE TARGET ok|short" for each bar. Each
+// BenchmarkBars prints a line "bar NAME FIGURE TARGET ok|short" for each bar. Each
 // ratio is taken against its peer in the same run, in turns, and of each the
 // best round counts, so that other work on the machine disturbs little. It
 // asserts no time: a slow machine fails no test.
@@ -12,7 +12,6 @@ package harvester
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"math"
 	"regexp"
@@ -22,8 +21,6 @@ import (
 
 	"github.com/tidwall/gjson"
 )
-
-var bars = flag.Bool("bars", false, "measure the bars of the design and print them")
 
 // prose returns n bytes of text as chat agents write it, without a directive.
 func prose(n int) []byte {
@@ -193,10 +190,8 @@ func bytewise(rounds int, s *Scanner, reply []byte) float64 {
 	return float64(sum.Nanoseconds()) / float64(len(reply))
 }
 
-func TestBars(t *testing.T) {
-	if !*bars {
-		t.Skip("measures only with -bars")
-	}
+// BenchmarkBars prints a line for each bar of the design. Its own time means nothing.
+func BenchmarkBars(b *testing.B) {
 	bar := func(name string, figure float64, relation string, target float64) {
 		verdict := "short"
 		if relation == ">=" && figure >= target || relation == "<=" && figure <= target {
@@ -245,13 +240,16 @@ func TestBars(t *testing.T) {
 		for _, size := range []int{1, 16, 1 << 30} {
 			once, twice := f.make(1<<16), f.make(1<<17)
 			write(s, once, size)
-			a := float64(s.Examined())
+			single := float64(s.Examined())
 			write(s, twice, size)
-			b := float64(s.Examined())
-			most = max(most, a/float64(len(once)), b/float64(len(twice)))
-			doubled = max(doubled, b/a*2*float64(len(once))/float64(len(twice)))
+			double := float64(s.Examined())
+			most = max(most, single/float64(len(once)), double/float64(len(twice)))
+			doubled = max(doubled, double/single*2*float64(len(once))/float64(len(twice)))
 		}
 	}
 	bar("harvest-examined-max", math.Round(most*1000)/1000, "<=", mostExamined)
 	bar("harvest-examined-doubling", math.Round(doubled*1000)/1000, "<=", mostDoubled)
+	for b.Loop() {
+		write(s, text, n)
+	}
 }

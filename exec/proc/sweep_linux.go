@@ -210,9 +210,11 @@ func (s *sweep) finish(reap func()) (left []string, survivors int) {
 				continue
 			}
 			if p.state == 'Z' {
-				unix.Wait4(p.pid, nil, unix.WNOHANG, nil) // nothing to do if it is not ours
-				if p.ppid != unix.Getpid() {
-					remaining++ // its parent dies in this round, then it comes to us
+				// Not ours yet: its parent dies in this round, then it comes to us.
+				// Not to be had yet: other threads of it are still ending.
+				n, err := unix.Wait4(p.pid, nil, unix.WNOHANG, nil)
+				if p.ppid != unix.Getpid() || n != p.pid && err == nil {
+					remaining++
 				}
 				continue
 			}
