@@ -2,7 +2,11 @@ package tests
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"inband/envelope"
 	"inband/harvester"
@@ -13,16 +17,37 @@ import (
 
 var anyHost = harvester.Config{ExecHosts: []string{"*"}}
 
-// Law: spans lie in the reply, in order, and do not overlap; and what a span holds is
-// that order when it stands alone, as far as a bracket directive can.
+// The laws that stand elsewhere: every entrance refuses the same table
+// (TestEveryEntranceRefusesTheSame), and acknowledged implies logged (TestKill).
+
+// Law: spans lie in the reply, in order, and do not overlap; what a span holds is that
+// order when it stands alone, as far as a bracket directive can; and any cutting gives
+// the same directives.
 func FuzzSpansTile(f *testing.F) {
 	for _, s := range []string{
 		"a [TOOL x {}] b [DM {\"t\":1}]", "```tool\na {} b {}\n```", "```box\nstatus\nop x\n```", "$ curl -d '{\"op\":\"a\"}' http://h/exec\n", "[TOOL a {\"b\":}] [EXEC c {}]",
 	} {
-		f.Add([]byte(s))
+		f.Add([]byte(s), 7)
 	}
-	f.Fuzz(func(t *testing.T, reply []byte) {
+	f.Fuzz(func(t *testing.T, reply []byte, cut int) {
 		found, _ := harvester.All(reply, anyHost)
+		var pieces []harvester.Directive
+		config := anyHost
+		config.Found = func(d harvester.Directive) {
+			d.Params = slices.Clone(d.Params)
+			pieces = append(pieces, d)
+		}
+		scanner := harvester.New(config)
+		size := 1 + int(uint(cut)%16)
+		for piece := range slices.Chunk(reply, size) {
+			if _, err := scanner.Write(piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		scanner.Close(true)
+		if diff := cmp.Diff(found, pieces, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("%q in pieces of %d bytes reads otherwise than whole:\n%s", reply, size, diff)
+		}
 		last, lastStart := int64(0), int64(-1)
 		for _, d := range found {
 			together := d.Start == lastStart && d.End == last // calls of one array
