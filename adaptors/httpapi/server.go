@@ -78,7 +78,7 @@ type Limits struct {
 	Body        int64         // bytes of a body (64 KiB)
 	Reply       int64         // bytes of the body of a reply (1 MiB)
 	Header      int           // bytes of a request's header (32 KiB)
-	Requests    int           // requests under way; more are Busy (512)
+	Requests    int           // requests under way, the last eighth for operators only; more are Busy (512)
 	Connections int           // connections; more wait in the system's queue (1024)
 	Streams     int           // clients of /v1/events; more are Busy (64)
 	OwnStreams  int           // of them, those of one identity (8)

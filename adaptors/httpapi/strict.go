@@ -50,6 +50,11 @@ func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 			fail(err)
 			return
 		}
+		if open := cap(s.requests) - cap(s.requests)/8; by.Role != ops.Operator && len(s.requests) > open {
+			// The last places are the operators', who could make room.
+			fail(ops.Faultf(ops.Busy, "%d requests are being served; try again later", open))
+			return
+		}
 		hc = huma.WithValue(hc, identityKey{}, by)
 	}
 	if f := checkQuery(op, r.URL.RawQuery); f != nil {

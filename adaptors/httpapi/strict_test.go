@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -379,6 +380,29 @@ func TestSlowClients(t *testing.T) {
 	if b, err := io.ReadAll(plain); len(b) > 0 || err != nil {
 		t.Errorf("no handshake: got %q, %v; want the end", b, err)
 	}
+}
+
+// However many agents wait, an operator still gets in, and could cancel their calls.
+func TestRoomForOperators(t *testing.T) {
+	g := open(t, func(c *Config) { c.Limits.Requests = 8 })
+	var agents sync.WaitGroup
+	for range 7 {
+		r := g.build(t.Context(), request{method: "POST", path: "/exec", as: "scout", body: `{"op":"slow"}`})
+		agents.Go(func() {
+			if resp, err := g.client.Do(r); err == nil {
+				resp.Body.Close()
+			}
+		})
+		<-g.begun
+	}
+	if a := g.do(request{method: "GET", path: "/v1/version", as: "scout"}); a.fault.Code != ops.Busy {
+		t.Errorf("one more of an agent: got %s, want BUSY", a)
+	}
+	if a := g.do(request{method: "GET", path: "/v1/version", as: "ada"}); a.status != 200 {
+		t.Errorf("an operator: got %s", a)
+	}
+	close(g.release)
+	agents.Wait()
 }
 
 func TestRoomForRequests(t *testing.T) {
