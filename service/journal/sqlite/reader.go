@@ -69,6 +69,9 @@ func (s *Store) Head(ctx context.Context) (int64, error) {
 	return s.head, nil
 }
 
+// eventsAfter is the page of a Tail: $1 is the position before it, $2 its size.
+const eventsAfter = `SELECT position, stream, version, kind, at, body FROM journal_events WHERE position > $1 ORDER BY position LIMIT $2`
+
 // Tail implements journal.Store. It reads page by page, so that a slow f holds no
 // snapshot, and between pages waits for the writer's word.
 func (s *Store) Tail(ctx context.Context, after int64, f func(journal.Event) error) error {
@@ -76,7 +79,7 @@ func (s *Store) Tail(ctx context.Context, after int64, f func(journal.Event) err
 		s.mu.Lock()
 		grown := s.grown
 		s.mu.Unlock()
-		page, err := s.page(ctx, `SELECT position, stream, version, kind, at, body FROM journal_events WHERE position > $1 ORDER BY position LIMIT $2`, after)
+		page, err := s.page(ctx, eventsAfter, after)
 		if err != nil {
 			return err
 		}
