@@ -49,6 +49,7 @@ benchmarks: ## every benchmark by itself
 soak: ## the long proofs: KILLS kills of a gateway under load, and ten minutes of fuzzing
 	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run '^TestKill$$' ./tests
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/sqlite -kills $(KILLS)
+	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/notary -kills $(KILLS)
 	$(MAKE) fuzz FUZZTIME=60s
 
 tidy: ## bring go.mod and the formatting in order
