@@ -33,7 +33,7 @@ var permitted = map[string]struct {
 	"service/access":            {[]string{"ops", "service/journal"}, "who, and what they may do"},
 	"service":                   {[]string{"ops", "failpoint", "service/journal", "service/access"}, "the one door"},
 	"service/threads":           {[]string{"ops", "failpoint", "service", "service/access", "service/journal", "harvester", "envelope"}, "replies in, results out"},
-	"adaptors/httpapi":          {[]string{"ops", "service", "service/access", "service/journal", "service/threads"}, "HTTP on top of the service"},
+	"adaptors/httpapi":          {[]string{"ops", "service", "service/access", "service/journal", "service/journal/notary", "service/threads"}, "HTTP on top of the service"},
 	"cmd/box":                   {[]string{"*"}, "wires everything"},
 	"tests":                     {[]string{"*"}, "looks at everything"},
 }

@@ -24,6 +24,7 @@ import (
 	"inband/service"
 	"inband/service/access"
 	"inband/service/journal"
+	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
 )
@@ -112,7 +113,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	var err error
 	g.store, err = sqlite.Open(context.Background(), sqlite.Config{
 		Path: filepath.Join(t.TempDir(), "journal.db"), Logger: log,
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema()},
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema()},
 	})
 	must(err)
 	directory := access.NewDirectory(g.store)
@@ -133,6 +134,11 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		Missing: func() []string { return g.ready() },
 	})
 	must(reads.Add(rooms.Reads()...))
+	signer, err := notary.Open(context.Background(), notary.Config{Store: g.store, Folder: filepath.Join(t.TempDir(), "audit"), Log: log})
+	must(err)
+	must(reads.Add(service.Read{Name: "audit", Manage: true, Do: func(ctx context.Context, _ ops.Identity, _ service.Query) (any, error) {
+		return signer.Status(ctx)
+	}}))
 	registry, err := ops.New(
 		service.ToolsList(live), service.BoxExec(reads), threads.DMSend(),
 		ops.Bound{Op: ops.Op{Name: "test.slow", Aliases: []ops.OpName{"slow"}, Provider: "test", Summary: "Wait to be released or stopped.", Timeout: time.Minute}, Executor: ops.ExecutorFunc(g.slow)},
@@ -152,6 +158,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 
 	c := Config{
 		Door: g.door, Reads: reads, Replies: rooms, Identities: directory, Events: g.store,
+		Notary: signer, Audited: g.store,
 		Reload: func(ctx context.Context) (any, error) { return g.reload(ctx) }, Ready: func() []string { return g.ready() },
 		Version: "v0-test", Log: log,
 	}
@@ -184,6 +191,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 			t.Errorf("close the door: %v", err)
 		}
 		rooms.Close()
+		signer.Close(ctx)
 		if err := g.store.Close(); err != nil {
 			t.Errorf("close the store: %v", err)
 		}

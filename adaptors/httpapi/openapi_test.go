@@ -200,6 +200,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/calls/{id}/cancel", slow.header.Get("Location") + "/cancel", "{}"},
 		{"/v1/calls/{id}/cancel", slow.header.Get("Location") + "/cancel", "{}"},
 		{"/v1/ops/reload", "", "{}"},
+		{"/v1/audit", "", ""}, {"/v1/audit/checkpoint", "", ""}, {"/v1/audit/verify", "", `{"checkpoint":""}`}, {"/v1/audit/verify", "", `{"checkpoint":"x"}`},
 		{"/healthz", "", ""}, {"/readyz", "", ""}, {"/openapi.json", "", ""},
 	} {
 		method, path := "GET", q.path
@@ -211,6 +212,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		}
 		check(q.template, g.do(request{method: method, path: path, as: "ada", body: q.body}), method)
 	}
+	check("/v1/audit/export", g.do(request{method: "GET", path: "/v1/audit/export?from=999999", as: "ada"}), "GET")
 	check("/v1/events", g.do(request{method: "GET", path: "/v1/events?after=999999", as: "ada"}), "GET")
 	if err := <-g.ended; err == nil {
 		t.Error("the slow call was not cancelled")

@@ -25,6 +25,7 @@ import (
 	"inband/ops"
 	"inband/service"
 	"inband/service/journal"
+	"inband/service/journal/notary"
 )
 
 // Door is what the API needs of the one door.
@@ -59,6 +60,8 @@ type Config struct {
 	Replies    Replies
 	Identities Identities
 	Events     Events
+	Notary     Notary
+	Audited    notary.Source // the store that Notary signs
 
 	// Reload reads the op files again and returns what it found, as the JSON of
 	// POST /v1/ops/reload. Its error is a fault that says what is wrong with them.
@@ -123,6 +126,8 @@ type Server struct {
 	replies    Replies
 	identities Identities
 	events     Events
+	notary     Notary
+	audited    notary.Source
 	reload     func(context.Context) (any, error)
 	ready      func() []string
 	log        *slog.Logger
@@ -139,6 +144,8 @@ type Server struct {
 	stopOnce sync.Once
 	handling sync.RWMutex // held for reading by each request under way
 
+	verifying sync.Mutex // held while the journal is verified
+
 	mu      sync.Mutex
 	streams map[ops.IdentityID]int // open ones of each identity
 	open    int                    // all of them
@@ -147,6 +154,7 @@ type Server struct {
 // New returns a server over c. Nothing listens yet.
 func New(c Config) (*Server, error) {
 	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
+		c.Notary == nil || c.Audited == nil ||
 		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
 		return nil, errors.New("httpapi: every field of Config but Hosts and Limits is required")
 	}
@@ -156,6 +164,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
+		notary: c.Notary, audited: c.Audited,
 		reload: c.Reload, ready: c.Ready, log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
@@ -250,6 +259,7 @@ func (s *Server) routes() {
 	s.opRoutes()
 	s.agentRoutes()
 	s.eventRoute()
+	s.auditRoutes()
 	s.openRoutes()
 }
 

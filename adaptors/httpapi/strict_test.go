@@ -24,9 +24,10 @@ import (
 
 // bodies are well-formed bodies of the routes that take one.
 var bodies = map[string]string{
-	"/exec":       `{"op":"dm","params":{"to":"scout","text":"hello"}}`,
-	"/v1/replies": `{"agent":"scout","room":"lobby","message":"m-1","text":"hello"}`,
-	"/v1/agents":  `{"id":"new","role":"agent"}`,
+	"/exec":            `{"op":"dm","params":{"to":"scout","text":"hello"}}`,
+	"/v1/replies":      `{"agent":"scout","room":"lobby","message":"m-1","text":"hello"}`,
+	"/v1/audit/verify": `{"checkpoint":""}`,
+	"/v1/agents":       `{"id":"new","role":"agent"}`,
 }
 
 // spoil returns request body with its first name replaced.

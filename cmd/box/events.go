@@ -37,7 +37,11 @@ var errDone = errors.New("done")
 // again; five breaks in a row, each within a minute and without an event, are an
 // error. thread narrows the stream to one thread; empty asks for all.
 func (c *client) follow(ctx context.Context, thread string, connected func() error, each func(event) error) error {
-	var last int64
+	return c.followFrom(ctx, -1, thread, connected, each)
+}
+
+// followFrom is follow from the events after a position; -1 is from now on.
+func (c *client) followFrom(ctx context.Context, last int64, thread string, connected func() error, each func(event) error) error {
 	begun := false
 	for failures := 0; ; {
 		opened := time.Now()
@@ -45,7 +49,7 @@ func (c *client) follow(ctx context.Context, thread string, connected func() err
 		if thread != "" {
 			r.query.Set("thread", thread)
 		}
-		if last > 0 {
+		if last >= 0 {
 			r.head.Set("Last-Event-Id", strconv.FormatInt(last, 10))
 		}
 		err := c.followOnce(ctx, r, func() error { begun = true; return connected() }, func(e event) error {

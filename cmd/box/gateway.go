@@ -24,6 +24,7 @@ import (
 	"inband/service"
 	"inband/service/access"
 	"inband/service/journal"
+	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
 )
@@ -49,6 +50,7 @@ type gateway struct {
 	started time.Time
 
 	store    *sqlite.Store
+	notary   *notary.Notary
 	native   []ops.Bound
 	registry *ops.Live
 	door     *service.Door
@@ -75,6 +77,9 @@ func openGateway(ctx context.Context, cfg gatewayConfig) (*gateway, error) {
 
 func (g *gateway) open(ctx context.Context) (err error) {
 	if g.store, err = openState(ctx, g.cfg.Folder, g.log); err != nil {
+		return err
+	}
+	if g.notary, err = notary.Open(ctx, notary.Config{Store: g.store, Folder: g.cfg.Folder.audit(), Log: g.log}); err != nil {
 		return err
 	}
 	directory := access.NewDirectory(g.store)
@@ -111,6 +116,9 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if err := reads.Add(g.threads.Reads()...); err != nil {
 		return err
 	}
+	if err := reads.Add(g.auditRead()); err != nil {
+		return err
+	}
 	g.native = []ops.Bound{service.ToolsList(g.registry), service.BoxExec(reads), threads.DMSend()}
 	registry, err := g.load()
 	if err != nil {
@@ -120,6 +128,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Identities: directory, Events: g.store,
+		Notary: g.notary, Audited: g.store,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
 		Ready:  g.missing, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
 	}); err != nil {
@@ -227,6 +236,11 @@ func (g *gateway) release() error {
 			errs = append(errs, err)
 		}
 	}
+	if g.notary != nil {
+		grace, cancel := context.WithTimeout(context.Background(), g.cfg.Grace)
+		g.notary.Close(grace)
+		cancel()
+	}
 	if g.store != nil {
 		errs = append(errs, g.store.Close())
 	}
@@ -248,6 +262,9 @@ func (g *gateway) missing() []string {
 	}
 	if err != nil {
 		missing = append(missing, "the store takes no writes: "+err.Error())
+	}
+	if late := g.unsigned(); late != "" {
+		missing = append(missing, late)
 	}
 	return missing
 }

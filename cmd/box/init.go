@@ -15,6 +15,7 @@ import (
 	"inband/service"
 	"inband/service/access"
 	"inband/service/journal"
+	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
 )
@@ -90,7 +91,7 @@ func openState(ctx context.Context, folder stateFolder, log *slog.Logger) (*sqli
 	}
 	return sqlite.Open(ctx, sqlite.Config{
 		Path:    folder.journal(),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema()},
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema()},
 		Logger:  log,
 	})
 }

@@ -23,10 +23,15 @@ var (
 	routeAddAgent   = route{http.MethodPost, "/v1/agents"}
 	routeRevoke     = route{http.MethodPost, "/v1/agents/{id}/revoke"}
 	routeEvents     = route{http.MethodGet, "/v1/events"}
+	routeAudit      = route{http.MethodGet, "/v1/audit"}
+	routeCheckpoint = route{http.MethodGet, "/v1/audit/checkpoint"}
+	routeVerify     = route{http.MethodPost, "/v1/audit/verify"}
+	routeExport     = route{http.MethodGet, "/v1/audit/export"}
 )
 
 // routes lists them all, for the test.
 var routes = []route{
 	routeExec, routeReplies, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
 	routeCancelCall, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeEvents,
+	routeAudit, routeCheckpoint, routeVerify, routeExport,
 }
