@@ -65,9 +65,9 @@ func (s *Store) inspect(ctx context.Context) error {
 	}
 	// Not mode "ro": what a crash has left in the log must be read too, and for that
 	// SQLite makes an index beside it.
-	s.readers = openPool(dsn(s.path, "rw", "query_only(1)"), 1)
-	s.opened(s.readers.Close)
-	id, err := pragma(ctx, s.readers, "PRAGMA application_id")
+	s.readers = newReadPool(dsn(s.path, "rw", "query_only(1)"), 1)
+	s.opened(s.readers.close)
+	id, err := pragma(ctx, s.readers.db, "PRAGMA application_id")
 	if err != nil {
 		return damaged(err)
 	}
@@ -75,7 +75,7 @@ func (s *Store) inspect(ctx context.Context) error {
 		return corrupt("it is not a journal of this program")
 	}
 	const most = 5
-	found, err := column[string](ctx, s.readers, fmt.Sprintf("PRAGMA integrity_check(%d)", most))
+	found, err := column[string](ctx, s.readers.db, fmt.Sprintf("PRAGMA integrity_check(%d)", most))
 	if err != nil {
 		return damaged(err)
 	}
@@ -97,7 +97,7 @@ func (i *Inspection) Events(ctx context.Context, after int64, f func(journal.Eve
 
 // Head is the last position that the journal says it has given.
 func (i *Inspection) Head(ctx context.Context) (int64, error) {
-	return pragma(ctx, i.s.readers, `SELECT head FROM journal_state WHERE one = 1`)
+	return pragma(ctx, i.s.readers.db, `SELECT head FROM journal_state WHERE one = 1`)
 }
 
 // Close gives the journal back.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"inband/service/journal"
@@ -26,7 +27,14 @@ func (s *Store) read(ctx context.Context, f func(context.Context) error) error {
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(journal.ErrClosed) })()
 
-	err := f(inner)
+	var err error
+	select {
+	case s.readers.slots <- struct{}{}:
+		err = f(inner)
+		<-s.readers.slots
+	case <-inner.Done():
+		err = inner.Err()
+	}
 	if err != nil && errors.Is(context.Cause(inner), journal.ErrClosed) && ctx.Err() == nil {
 		return journal.ErrClosed
 	}
@@ -36,7 +44,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context) error) error {
 // View implements journal.Store. Close waits for f, whose queries it ends.
 func (s *Store) View(ctx context.Context, f func(journal.Tx) error) error {
 	return s.read(ctx, func(ctx context.Context) error {
-		tx, err := s.readers.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+		tx, err := s.readers.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 		if err != nil {
 			return fmt.Errorf("begin view: %w", translate(err))
 		}
@@ -44,10 +52,10 @@ func (s *Store) View(ctx context.Context, f func(journal.Tx) error) error {
 		// SQLite takes the snapshot at the first read, which is f's to delay.
 		var commits int64
 		const pin = `SELECT commits FROM journal_state`
-		if err := tx.QueryRowContext(ctx, pin).Scan(&commits); err != nil {
-			return database(pin, err)
+		t := &readTx{guard: guard{now: s.clock.now()}, ctx: ctx, tx: tx, pool: s.readers}
+		if err := t.Query(pin, func(scan func(...any) error) error { return scan(&commits) }); err != nil {
+			return err
 		}
-		t := &readTx{guard: guard{now: s.clock.now()}, ctx: ctx, tx: tx}
 		defer t.end()
 		if err := f(t); err != nil {
 			return err
@@ -78,10 +86,13 @@ func (s *Store) Tail(ctx context.Context, after int64, f func(journal.Event) err
 	for {
 		s.mu.Lock()
 		grown := s.grown
+		page, kept := s.recent.after(after)
 		s.mu.Unlock()
-		page, err := s.page(ctx, eventsAfter, after)
-		if err != nil {
-			return err
+		if !kept {
+			var err error
+			if page, err = s.page(ctx, eventsAfter, after); err != nil {
+				return err
+			}
 		}
 		for _, e := range page {
 			if err := s.deliver(ctx, e, f); err != nil {
@@ -130,7 +141,7 @@ func (s *Store) Stream(ctx context.Context, stream string, after int64, f func(j
 func (s *Store) version(ctx context.Context, stream string) (version int64, err error) {
 	err = s.read(ctx, func(ctx context.Context) error {
 		const query = `SELECT coalesce(max(version), 0) FROM journal_events WHERE stream = $1`
-		return database(query, s.readers.QueryRowContext(ctx, query, stream).Scan(&version))
+		return database(query, s.readers.db.QueryRowContext(ctx, query, stream).Scan(&version))
 	})
 	return version, err
 }
@@ -150,7 +161,7 @@ func (s *Store) deliver(ctx context.Context, e journal.Event, f func(journal.Eve
 // page reads the next events, bounded in number and in bytes.
 func (s *Store) page(ctx context.Context, query string, after int64, more ...any) (page []journal.Event, err error) {
 	err = s.read(ctx, func(ctx context.Context) error {
-		rows, err := s.readers.QueryContext(ctx, query, append([]any{after, pageEvents}, more...)...)
+		rows, err := s.readers.db.QueryContext(ctx, query, append([]any{after, pageEvents}, more...)...)
 		if err != nil {
 			return database(query, err)
 		}
@@ -172,4 +183,49 @@ func (s *Store) page(ctx context.Context, query string, after int64, more ...any
 		return database(query, rows.Err())
 	})
 	return page, err
+}
+
+// readPool is the connections for reading, with prepared statements: database/sql
+// prepares one once on each connection that runs it.
+type readPool struct {
+	db *sql.DB // one connection more than slots, so that preparing never waits for a View
+	// slots bounds the reads at a time.
+	slots chan struct{}
+
+	mu         sync.Mutex
+	statements map[string]*sql.Stmt
+}
+
+func newReadPool(dsn string, reads int) *readPool {
+	return &readPool{db: openPool(dsn, reads+1), slots: make(chan struct{}, reads), statements: map[string]*sql.Stmt{}}
+}
+
+func (p *readPool) close() error { return p.db.Close() }
+
+// query runs a query in tx, prepared if there is room to keep the statement: features
+// use a fixed set.
+func (p *readPool) query(ctx context.Context, tx *sql.Tx, query string, args ...any) (*sql.Rows, error) {
+	s, err := p.prepare(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return tx.QueryContext(ctx, query, args...)
+	}
+	return tx.StmtContext(ctx, s).QueryContext(ctx, args...)
+}
+
+// prepare returns the prepared statement of query, nil when too many are kept.
+func (p *readPool) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.statements[query]; s != nil || len(p.statements) >= maxStatements {
+		return s, nil
+	}
+	s, err := p.db.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	p.statements[query] = s
+	return s, nil
 }

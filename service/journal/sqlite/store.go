@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -87,7 +86,7 @@ type Store struct {
 	log     *slog.Logger
 	clock   *clock
 	writer  *writer
-	readers *sql.DB
+	readers *readPool
 	release []func() error // what Open has opened, undone from the end
 
 	life      context.Context // ends when Close begins
@@ -99,6 +98,7 @@ type Store struct {
 	closed  bool
 	reading sync.WaitGroup // reads under way; added to only while not closed
 	head    int64          // last committed position
+	recent  recent         // the events up to it
 	grown   chan struct{}  // closed and replaced when head moves
 }
 
@@ -172,9 +172,9 @@ func (s *Store) open(ctx context.Context, c Config) error {
 	}
 	s.opened(conn.close)
 
-	s.readers = openPool(dsn(c.Path, "ro"), c.Readers)
-	s.opened(s.readers.Close)
-	if err := s.readers.PingContext(ctx); err != nil {
+	s.readers = newReadPool(dsn(c.Path, "ro"), c.Readers)
+	s.opened(s.readers.close)
+	if err := s.readers.db.PingContext(ctx); err != nil {
 		return translate(err)
 	}
 	s.writer = &writer{
@@ -231,7 +231,7 @@ func (w *writer) alone(f func() error) error {
 		w.rollback()
 		return err
 	}
-	return w.seal(w.head)
+	return w.seal(w.head, nil)
 }
 
 // Boot implements journal.Store. With one owner at a time, every other boot is gone.
@@ -276,12 +276,13 @@ func (s *Store) Update(ctx context.Context, f func(journal.Tx) error) error {
 	}
 }
 
-// advance tells the Tails that the head has moved.
-func (s *Store) advance(head int64) {
+// advance tells the Tails that the head has moved, and with which events.
+func (s *Store) advance(head int64, events []journal.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if head > s.head {
 		s.head = head
+		s.recent.add(events)
 		close(s.grown)
 		s.grown = make(chan struct{})
 	}

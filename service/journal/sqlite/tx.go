@@ -75,8 +75,9 @@ func (g *guard) each(query string, rows *sql.Rows, row func(scan func(...any) er
 // writeTx is one operation's turn in the writer's transaction.
 type writeTx struct {
 	guard
-	c    *writeConn
-	head int64 // the last position given, in this transaction or before
+	c      *writeConn
+	head   int64           // the last position given, in this transaction or before
+	events []journal.Event // what this operation has appended
 }
 
 // Append implements journal.Tx. The position is taken from the writer's count, which
@@ -95,15 +96,14 @@ func (t *writeTx) Append(stream string, expect int64, kind string, body []byte) 
 	if expect != journal.Any && expect != version {
 		return t.stick(&journal.ConflictError{Stream: stream, Expected: expect, Actual: version})
 	}
-	if body == nil {
-		body = []byte{}
-	}
+	body = append([]byte{}, body...) // the caller may use it again
 	_, err = t.c.exec(`INSERT INTO journal_events (position, stream, version, kind, at, body) VALUES ($1, $2, $3, $4, $5, $6)`,
 		t.head+1, stream, version+1, kind, t.now.UnixMilli(), body)
 	if err != nil {
 		return t.stick(err)
 	}
 	t.head++
+	t.events = append(t.events, journal.Event{Position: t.head, Stream: stream, Version: version + 1, Kind: kind, At: t.now, Body: body})
 	return nil
 }
 
@@ -144,8 +144,9 @@ func (t *writeTx) Query(query string, row func(scan func(...any) error) error, a
 // readTx is a View's snapshot.
 type readTx struct {
 	guard
-	ctx context.Context // the View's own, which ends with the View
-	tx  *sql.Tx
+	ctx  context.Context // the View's own, which ends with the View
+	tx   *sql.Tx
+	pool *readPool
 }
 
 // Append implements journal.Tx: it refuses.
@@ -162,7 +163,7 @@ func (t *readTx) Query(query string, row func(scan func(...any) error) error, ar
 	if err := checkArgs(args); err != nil {
 		return t.stick(err)
 	}
-	rows, err := t.tx.QueryContext(t.ctx, query, args...)
+	rows, err := t.pool.query(t.ctx, t.tx, query, args...)
 	if primary(err) == codes.SQLITE_READONLY { // INSERT … RETURNING
 		return t.stick(fmt.Errorf("%w: %w", journal.ErrReadOnly, database(query, err)))
 	}

@@ -91,7 +91,7 @@ type writer struct {
 	maxBatch int
 	closing  <-chan struct{}
 	stopped  chan struct{}
-	notify   func(head int64) // called after each commit
+	notify   func(head int64, events []journal.Event) // called after each commit, with what it added
 
 	commit func() error // COMMIT; a test puts its own faults here
 
@@ -172,20 +172,22 @@ func (w *writer) attempt(batch []*operation) (again []*operation) {
 	}
 	results := make([]error, len(batch))
 	head, kept := w.head, 0
+	var events []journal.Event
 	for i, o := range batch {
-		after, result, intact := w.step(o, head)
+		added, result, intact := w.step(o, head)
 		if !intact {
 			w.rollback()
 			w.tell(batch[i:i+1], result)
 			return append(returned(batch[:i], results[:i]), batch[i+1:]...)
 		}
 		if results[i] = result; result == nil {
-			head = after
+			head += int64(len(added))
+			events = append(events, added...)
 			kept++
 		}
 	}
 	if kept > 0 {
-		if err := w.seal(head); err != nil {
+		if err := w.seal(head, events); err != nil {
 			if len(batch) > 1 && !errors.Is(err, journal.ErrUnknownCommit) {
 				return returned(batch, results)
 			}
@@ -226,38 +228,38 @@ func (w *writer) tell(batch []*operation, err error) {
 // transaction is lost: after any database error but a violated constraint, and when
 // the savepoint is gone, since then SQLite has rolled back and the next savepoint
 // would be a transaction of its own.
-func (w *writer) step(o *operation, head int64) (after int64, result error, intact bool) {
+func (w *writer) step(o *operation, head int64) (added []journal.Event, result error, intact bool) {
 	if _, err := w.c.exec("SAVEPOINT operation"); err != nil {
-		return head, err, false
+		return nil, err, false
 	}
 	tx := &writeTx{guard: guard{now: w.clock.now()}, c: w.c, head: head}
 	o.turn <- tx
 	result = <-o.played
 	if result == nil {
 		if _, err := w.c.exec("RELEASE operation"); err != nil {
-			return head, err, false
+			return nil, err, false
 		}
-		return tx.head, nil, true
+		return tx.events, nil, true
 	}
 	if tx.lost {
-		return head, result, false
+		return nil, result, false
 	}
 	if _, err := w.c.exec("ROLLBACK TO operation"); err != nil {
-		return head, result, false
+		return nil, result, false
 	}
 	if _, err := w.c.exec("RELEASE operation"); err != nil {
-		return head, result, false
+		return nil, result, false
 	}
-	return head, result, true
+	return nil, result, true
 }
 
 // rollback ends whatever transaction is open. Its error says nothing that the next
 // BEGIN, which cannot succeed inside a transaction, would not say better.
 func (w *writer) rollback() { _, _ = w.c.exec("ROLLBACK") }
 
-// seal writes the state row and commits. An error that is not ErrUnknownCommit means
+// seal writes the state row and commits what added events up to head. An error that is not ErrUnknownCommit means
 // that nothing remains.
-func (w *writer) seal(head int64) error {
+func (w *writer) seal(head int64, events []journal.Event) error {
 	number := w.commits + 1
 	if err := w.mark(number, head); err != nil {
 		w.rollback()
@@ -272,7 +274,7 @@ func (w *writer) seal(head int64) error {
 	failpoint.Here("journal.after-commit")
 	w.full.Store(false)
 	w.commits, w.head = max(w.commits, number), head
-	w.notify(head)
+	w.notify(head, events)
 	return nil
 }
 
