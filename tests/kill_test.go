@@ -373,6 +373,13 @@ func (k *killers) verifyAll() {
 		k.t.Fatal(err)
 	}
 	defer store.Close()
+	key, err := notary.PublicKey(filepath.Join(k.state, "audit"))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	if _, err := notary.Verify(context.Background(), store, key); err != nil {
+		k.t.Errorf("the signed log after the kills: %v", err)
+	}
 	type state struct{ state, code string }
 	stored := map[string]state{}
 	posts, messages := map[string]int{}, map[string]int{}

@@ -166,8 +166,9 @@ func (n *Notary) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	leaves := make(chan leaf, 256)
 	ended := make(chan error, 1)
+	after := n.edge.size
 	go func() {
-		ended <- n.cfg.Store.Tail(ctx, n.edge.size, func(e journal.Event) error {
+		ended <- n.cfg.Store.Tail(ctx, after, func(e journal.Event) error {
 			select {
 			case leaves <- leaf{e.Position, tlog.RecordHash(Record(e))}:
 				return nil
@@ -183,7 +184,7 @@ func (n *Notary) follow(ctx context.Context) error {
 		}
 	}()
 
-	// The edge belongs to Tail's start above too, so the copy grows and it does not.
+	// A copy grows, so that what goes wrong leaves the edge of what is signed.
 	grown, hashes := n.edge.clone(), []byte(nil)
 	due := time.NewTimer(n.cfg.Every)
 	due.Stop()
@@ -275,6 +276,12 @@ func (n *Notary) fail(err error, dead bool) {
 // Checkpoint returns a checkpoint over every event that is committed when it is called,
 // and waits for it. It returns ctx's error, or why there will be none.
 func (n *Notary) Checkpoint(ctx context.Context) (Checkpoint, error) {
+	return n.await(ctx, func(_ error, dead bool) bool { return dead })
+}
+
+// await is Checkpoint until hopeless says, of the last error and whether it is final,
+// that waiting is in vain.
+func (n *Notary) await(ctx context.Context, hopeless func(err error, dead bool) bool) (Checkpoint, error) {
 	head, err := n.cfg.Store.Head(ctx)
 	if err != nil {
 		return Checkpoint{}, err
@@ -287,7 +294,7 @@ func (n *Notary) Checkpoint(ctx context.Context) (Checkpoint, error) {
 		sealed, err, dead, changed := n.sealed, n.err, n.dead, n.changed
 		n.mu.Unlock()
 		switch {
-		case dead:
+		case hopeless(err, dead):
 			return Checkpoint{}, fmt.Errorf("no checkpoint: %w", err)
 		case sealed.Size >= head && sealed.Size > 0:
 			return sealed, nil
@@ -377,29 +384,9 @@ func (n *Notary) Err(ctx context.Context) error {
 // Close signs what is committed by now, as long as ctx lasts and nothing is wrong, and
 // ends the notary. Events that it does not reach are signed after the next start.
 func (n *Notary) Close(ctx context.Context) {
-	n.mu.Lock()
-	well := n.err == nil
-	n.mu.Unlock()
-	if head, err := n.cfg.Store.Head(ctx); err == nil && head > 0 && well {
-		// One that goes wrong now is given up at once.
-		ctx, cancel := context.WithCancel(ctx)
-		go func() {
-			defer cancel()
-			for ctx.Err() == nil {
-				n.mu.Lock()
-				err, changed := n.err, n.changed
-				n.mu.Unlock()
-				if err != nil {
-					return
-				}
-				select {
-				case <-changed:
-				case <-ctx.Done():
-				}
-			}
-		}()
-		_, _ = n.Checkpoint(ctx) // what is wrong, the log has
-		cancel()
+	if head, err := n.cfg.Store.Head(ctx); err == nil && head > 0 {
+		// What is wrong, the log has said; there is no time to try again.
+		_, _ = n.await(ctx, func(err error, _ bool) bool { return err != nil })
 	}
 	n.cancel()
 	<-n.done

@@ -252,6 +252,11 @@ func edit(t testing.TB, dir string, statements ...string) {
 }
 
 func TestTampering(t *testing.T) {
+	made, key, kept := filled(t, 50)
+	whole, err := os.ReadFile(filepath.Join(made, "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		edit []string
 		want string
@@ -288,7 +293,10 @@ func TestTampering(t *testing.T) {
 			"the events up to position 16 are not those of the checkpoint that was kept"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, key, kept := filled(t, 50)
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "journal.db"), whole, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			edit(t, dir, c.edit...)
 			_, err := verify(t, dir, key, kept)
 			var found *notary.Tampering
@@ -400,6 +408,54 @@ func TestRefusesToSign(t *testing.T) {
 				t.Errorf("it signs %v", cp)
 			}
 		})
+	}
+}
+
+// An event that waits too long for its checkpoint is spoken of.
+func TestLate(t *testing.T) {
+	dir := t.TempDir()
+	behind := time.Hour
+	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(dir, "journal.db"), Schemas: []journal.Schema{notary.Schema()},
+		Clock: func() time.Time { return time.Now().Add(-behind) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	n := openNotary(t, dir, s, 8)
+	if err := n.Err(t.Context()); err != nil {
+		t.Errorf("with nothing to sign: %v", err)
+	}
+	write(t, s, 0, 3) // as if an hour ago
+	status, err := n.Status(t.Context())
+	if err != nil || status.State != "late" || status.Lag != 3 || status.Head != 3 {
+		t.Errorf("status %+v, %v; want late by 3", status, err)
+	}
+	if err := n.Err(t.Context()); err == nil || !strings.Contains(err.Error(), "3 events have no checkpoint") {
+		t.Errorf("Err is %v", err)
+	}
+	checkpoint(t, n)
+	if err := n.Err(t.Context()); err != nil {
+		t.Errorf("once they are signed: %v", err)
+	}
+	n.Close(t.Context())
+}
+
+// Closing signs what is left, and gives up at once on what cannot be written.
+func TestClose(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	f := &faulty{Store: s, left: 1 << 30}
+	n := openNotary(t, dir, f, 8)
+	write(t, s, 0, 3)
+	n.Close(t.Context())
+	n.Close(t.Context())
+	if _, err := n.Checkpoint(t.Context()); !errors.Is(err, journal.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	n = openNotary(t, dir, s, 8)
+	n.Close(t.Context())
+	if got, err := notary.Verify(t.Context(), s, n.Key()); err != nil || got.Uncovered != 0 || got.Position != 3 {
+		t.Errorf("after the next one: %+v, %v", got, err)
 	}
 }
 
