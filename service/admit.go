@@ -41,9 +41,7 @@ func (d *Door) Prepare(call ops.Call) Order {
 	}
 	o.entry = entry
 	o.call.Op = entry.Name
-	decision := access.Decide(access.Request{By: call.By, Action: access.Run, Op: entry.Name, SideEffecting: entry.SideEffecting})
-	if !decision.Allowed {
-		o.fault = ops.Faultf(ops.NotPermitted, "%s may not run %s: %s", call.By, entry.Name, decision.Rule)
+	if o.fault = d.permit(call, entry); o.fault != nil {
 		o.call.Params = keepable(call.Params)
 		return o
 	}
@@ -62,6 +60,27 @@ func (d *Door) Prepare(call ops.Call) Order {
 	sum := sha256.Sum256([]byte(string(entry.Name) + "\x00" + string(canonical)))
 	o.digest = hex.EncodeToString(sum[:])
 	return o
+}
+
+// permit decides whether call may run entry. One that would have to wait for an
+// approval is refused, since nobody can give one yet.
+func (d *Door) permit(call ops.Call, entry *ops.Entry) *ops.Fault {
+	policy, request := d.Policy(), runRequest(call.By, entry)
+	request.Entrance, request.Evidence = access.Entrance(call.From), call.Evidence
+	decision := policy.Decide(request)
+	if decision.Allowed {
+		return nil
+	}
+	request.Action = access.Ask
+	if policy.Decide(request).Allowed {
+		return ops.Faultf(ops.NotPermitted, "%s may run %s only with an approval, and this version has no approvals", call.By, entry.Name)
+	}
+	return ops.Faultf(ops.NotPermitted, "%s may not run %s: %s", call.By, entry.Name, decision.Rule)
+}
+
+// runRequest asks whether by may run entry, on the worst evidence that there is.
+func runRequest(by ops.Identity, entry *ops.Entry) access.Request {
+	return access.Request{By: by, Action: access.Run, Op: entry.Name, Provider: entry.Provider, SideEffecting: entry.SideEffecting}
 }
 
 // Admit writes the intents of orders in tx, one ticket each, in their order. When

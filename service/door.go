@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"inband/ops"
+	"inband/service/access"
 	"inband/service/journal"
 )
 
@@ -37,6 +38,7 @@ type Transactional interface {
 type Config struct {
 	Store    journal.Store // with Schema and access.Schema
 	Registry *ops.Live
+	Policy   *access.LivePolicy // nil: the default policy, for good
 	Log      *slog.Logger
 
 	// MaxRunning bounds the executions at one time; 0 means 64.
@@ -62,6 +64,7 @@ type SettleFunc func(journal.Tx, ops.Call, ops.Outcome) error
 type Door struct {
 	store    journal.Store
 	registry *ops.Live
+	policy   *access.LivePolicy
 	log      *slog.Logger
 	onSettle []SettleFunc
 
@@ -86,6 +89,9 @@ func New(cfg Config) (*Door, error) {
 	if cfg.Store == nil || cfg.Registry == nil || cfg.Log == nil {
 		return nil, errors.New("service: a door needs a store, a registry and a log")
 	}
+	if cfg.Policy == nil {
+		cfg.Policy = access.NewLivePolicy(access.DefaultPolicy())
+	}
 	if cfg.MaxRunning == 0 {
 		cfg.MaxRunning = 64
 	}
@@ -105,6 +111,7 @@ func New(cfg Config) (*Door, error) {
 	d := &Door{
 		store:    cfg.Store,
 		registry: cfg.Registry,
+		policy:   cfg.Policy,
 		log:      cfg.Log,
 		slots:    make(chan struct{}, cfg.MaxRunning),
 		tasks:    make(map[ops.CallID]*task),
@@ -118,6 +125,10 @@ func New(cfg Config) (*Door, error) {
 	d.life, d.stop = context.WithCancel(context.Background())
 	return d, nil
 }
+
+// Policy returns the policy in force. Whoever decides something about what the door
+// has asks it, so that no entrance decides by another.
+func (d *Door) Policy() *access.Policy { return d.policy.Current() }
 
 // OnSettle has f called in every transaction that settles a call, refusals
 // included, in the order of the OnSettle calls. It must not be called after Start.

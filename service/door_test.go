@@ -1053,7 +1053,7 @@ func TestReads(t *testing.T) {
 			t.Errorf("%s reads %s %s: got %q, want %q", tc.by, tc.name, tc.arg, got, tc.want)
 		}
 	}
-	l := List(h.door.registry.Current(), scout)
+	l := h.door.List(scout)
 	if l.Total != 2 || !l.Ops[0].Permitted || l.Ops[1].Permitted || !l.Ops[1].SideEffecting {
 		t.Errorf("tools.list for an agent: %+v", l)
 	}

@@ -8,10 +8,10 @@ import (
 	"inband/ops"
 )
 
-// ToolsList returns the op tools.list, which lists the registry in force.
-func ToolsList(registry *ops.Live) ops.Bound {
+// ToolsList returns the op tools.list, which lists the registry of d that is in force.
+func ToolsList(d *Door) ops.Bound {
 	return ops.Bound{Op: ops.ToolsList(), Executor: ops.ExecutorFunc(func(_ context.Context, c ops.Call) (ops.Outcome, error) {
-		return ops.Success(ops.NewResult(List(registry.Current(), c.By), "")), nil
+		return ops.Success(ops.NewResult(d.List(c.By), "")), nil
 	})}
 }
 

@@ -23,7 +23,10 @@ type Read struct {
 }
 
 // Reads is the reads that this gateway has. Subsystems add theirs before it is used.
-type Reads struct{ byName map[string]Read }
+type Reads struct {
+	door   *Door
+	byName map[string]Read
+}
 
 // Add adds reads. A name that no documentation knows or that is taken is an error.
 func (r *Reads) Add(reads ...Read) error {
@@ -63,7 +66,7 @@ func (r *Reads) Do(ctx context.Context, by ops.Identity, name string, q Query) (
 	case !one && q.Arg != "":
 		return nil, ops.Faultf(ops.BadRequest, "%s takes no argument", name)
 	}
-	if read.Manage && !access.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+	if read.Manage && !r.door.Policy().Decide(access.Request{By: by, Action: access.Manage}).Allowed {
 		return nil, ops.Faultf(ops.NotPermitted, "%s may not read %s", by, name)
 	}
 	return read.Do(ctx, by, q)
@@ -80,7 +83,7 @@ type About struct {
 
 // NewReads returns the reads of the door, the identities and the gateway itself.
 func NewReads(d *Door, directory *access.Directory, about About) *Reads {
-	r := &Reads{byName: make(map[string]Read)}
+	r := &Reads{door: d, byName: make(map[string]Read)}
 	err := r.Add(
 		Read{Name: "status", Do: func(ctx context.Context, _ ops.Identity, _ Query) (any, error) { return d.status(ctx, about) }},
 		Read{Name: "health", Do: func(context.Context, ops.Identity, Query) (any, error) { return about.health(), nil }},
@@ -95,7 +98,7 @@ func NewReads(d *Door, directory *access.Directory, about About) *Reads {
 			return map[string]any{"adaptors": about.Adaptors}, nil
 		}},
 		Read{Name: "ops", Do: func(_ context.Context, by ops.Identity, _ Query) (any, error) {
-			return List(d.registry.Current(), by), nil
+			return d.List(by), nil
 		}},
 		Read{Name: "op", Do: func(_ context.Context, by ops.Identity, q Query) (any, error) { return d.showOp(by, q.Arg) }},
 		Read{Name: "providers", Do: func(context.Context, ops.Identity, Query) (any, error) { return d.providers(), nil }},
@@ -117,7 +120,7 @@ func NewReads(d *Door, directory *access.Directory, about About) *Reads {
 			}); err != nil {
 				return nil, err
 			}
-			if !access.Decide(access.Request{By: by, Action: access.See, Owner: id, Enrolled: enrolled}).Allowed {
+			if !d.Policy().Decide(access.Request{By: by, Action: access.See, Owner: id, Enrolled: enrolled}).Allowed {
 				return nil, ops.Faultf(ops.NotFound, "there is no identity %q", clip(q.Arg, 64))
 			}
 			return directory.Show(ctx, id)
@@ -186,18 +189,19 @@ type OpList struct {
 	Total int         `json:"total"`
 }
 
-// List returns every op of r as by sees it, ordered by name. Ops that by may not
-// run are listed too, with Permitted false.
-func List(r *ops.Registry, by ops.Identity) OpList {
-	all := r.All()
+// List returns every op as by sees it, ordered by name. Ops that by may not run are
+// listed too, with Permitted false. What an op is permitted only on good evidence
+// counts as not permitted, since a list has none.
+func (d *Door) List(by ops.Identity) OpList {
+	all, policy := d.registry.Current().All(), d.Policy()
 	l := OpList{Ops: make([]OpListing, len(all)), Total: len(all)}
 	for i, e := range all {
-		l.Ops[i] = listing(e, by)
+		l.Ops[i] = listing(e, policy, by)
 	}
 	return l
 }
 
-func listing(e *ops.Entry, by ops.Identity) OpListing {
+func listing(e *ops.Entry, policy *access.Policy, by ops.Identity) OpListing {
 	aliases := e.Aliases
 	if aliases == nil {
 		aliases = []ops.OpName{}
@@ -205,7 +209,7 @@ func listing(e *ops.Entry, by ops.Identity) OpListing {
 	return OpListing{
 		Name: e.Name, Aliases: aliases, Provider: e.Provider, Summary: e.Summary,
 		SideEffecting: e.SideEffecting, Parameters: e.Params.Schema(), Digest: e.Digest,
-		Permitted: access.Decide(access.Request{By: by, Action: access.Run, Op: e.Name, SideEffecting: e.SideEffecting}).Allowed,
+		Permitted: policy.Decide(runRequest(by, e)).Allowed,
 	}
 }
 
@@ -215,7 +219,7 @@ func (d *Door) showOp(by ops.Identity, name string) (any, error) {
 	if !ok {
 		return nil, registry.UnknownOp(ops.OpName(name))
 	}
-	return listing(e, by), nil
+	return listing(e, d.Policy(), by), nil
 }
 
 func (d *Door) providers() any {
@@ -264,6 +268,7 @@ type CallShowing struct {
 	StartedAt  string          `json:"started_at,omitempty"`
 	Result     json.RawMessage `json:"result,omitempty"`
 	Fault      *ops.Fault      `json:"fault,omitempty"`
+	Withheld   bool            `json:"withheld,omitempty"` // the policy keeps what it said from the one who asks
 }
 
 // Bounds of a page of calls.
@@ -283,7 +288,7 @@ func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, er
 	// not make every list read them all.
 	who, whose := string(by.ID), `by_id IN (SELECT $1 UNION SELECT e.agent FROM enrolment e
 			JOIN identity a ON a.id = e.agent AND a.revoked_at IS NULL WHERE e.bridge = $1)`
-	if access.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+	if d.Policy().Decide(access.Request{By: by, Action: access.Manage}).Allowed {
 		who, whose = "", `$1 = ''`
 	}
 	page := struct {
@@ -332,7 +337,8 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 	if err != nil {
 		return nil, err
 	}
-	if !access.Decide(access.Request{By: by, Action: access.See, Owner: c.By.ID, Enrolled: enrolled}).Allowed {
+	policy, request := d.Policy(), access.Request{By: by, Action: access.See, Owner: c.By.ID, Enrolled: enrolled}
+	if !policy.Decide(request).Allowed {
 		return nil, unknownCall(c.ID)
 	}
 	s := CallShowing{
@@ -342,11 +348,19 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 	if c.StartedAt != nil {
 		s.StartedAt = ops.Stamp(*c.StartedAt)
 	}
-	if c.outcome != nil {
-		s.Fault = c.outcome.Fault
-		if c.outcome.Result != nil {
-			s.Result = c.outcome.Result.Value
+	if c.outcome == nil {
+		return s, nil
+	}
+	s.Fault = c.outcome.Fault
+	request.Action = access.Output
+	if s.Withheld = !policy.Decide(request).Allowed; s.Withheld {
+		if s.Fault != nil { // its details may hold what the op said
+			s.Fault = ops.Faultf(s.Fault.Code, "%s", s.Fault.Code.Info().Meaning)
 		}
+		return s, nil
+	}
+	if c.outcome.Result != nil {
+		s.Result = c.outcome.Result.Value
 	}
 	return s, nil
 }

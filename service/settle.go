@@ -231,7 +231,7 @@ func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.
 	if err != nil {
 		return "", err
 	}
-	if !access.Decide(access.Request{By: by, Action: access.Cancel, Owner: c.By.ID}).Allowed {
+	if !d.Policy().Decide(access.Request{By: by, Action: access.Cancel, Owner: c.By.ID}).Allowed {
 		return "", unknownCall(id)
 	}
 	if c.outcome != nil {

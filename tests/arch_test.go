@@ -51,6 +51,7 @@ var only = map[string]struct{ in, why string }{
 	"github.com/go-chi/chi/v5":         {"adaptors/httpapi", "one router, one place"},
 	"github.com/spf13/cobra":           {"cmd/box", "flags and commands belong to main"},
 	"github.com/goccy/go-yaml":         {"ops", "op files are read in one place"},
+	"github.com/cedar-policy/cedar-go": {"service/access", "one place decides"},
 }
 
 // bottom may be imported by folders whose own list does not name ops, never by these.

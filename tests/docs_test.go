@@ -320,7 +320,7 @@ func happened(t *testing.T, g *gateway) (kinds []string) {
 		}
 		return len(outbox.Outbox) == 0
 	})
-	for _, path := range []string{"/v1/ops/reload", "/v1/agents/ada/revoke"} {
+	for _, path := range []string{"/v1/ops/reload", "/v1/agents/ada/rotate", "/v1/agents/ada/revoke"} {
 		if err := g.do(http.MethodPost, path, nil, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -17,10 +17,17 @@ type NewAgent struct {
 	Agents []ops.IdentityID `json:"agents,omitempty" nullable:"false" maxItems:"256" doc:"For a bridge: the agents that it hands in replies for."`
 }
 
-// AgentAdded is the answer, and the only place where a token is ever shown.
+// AgentAdded is the answer. It and AgentRotated are the only places where a token is
+// ever shown.
 type AgentAdded struct {
 	ID    ops.IdentityID `json:"id"`
 	Role  ops.Role       `json:"role"`
+	Token string         `json:"token" doc:"Shown once; the gateway keeps a hash."`
+}
+
+// AgentRotated is the answer of POST /v1/agents/{id}/rotate.
+type AgentRotated struct {
+	ID    ops.IdentityID `json:"id"`
 	Token string         `json:"token" doc:"Shown once; the gateway keeps a hash."`
 }
 
@@ -64,10 +71,28 @@ func (s *Server) agentRoutes() {
 	})
 }
 
+// rotateRoute gives an identity a new token.
+func (s *Server) rotateRoute() {
+	type rotated struct{ Body AgentRotated }
+	huma.Register(s.api, huma.Operation{
+		OperationID: "agents.rotate", Method: http.MethodPost, Path: "/v1/agents/{id}/rotate", Summary: "Give an identity a new token and end its others",
+		Description: "For operators. Streams that were opened with the others end too.", Security: withToken,
+	}, func(ctx context.Context, in *oneInput) (*rotated, error) {
+		if err := s.manages(ctx); err != nil {
+			return nil, err
+		}
+		token, err := s.identities.Rotate(ctx, ops.IdentityID(in.ID))
+		if err != nil {
+			return nil, s.problem(ctx, err)
+		}
+		return &rotated{AgentRotated{ID: ops.IdentityID(in.ID), Token: token}}, nil
+	})
+}
+
 // manages refuses callers that may not manage the gateway.
 func (s *Server) manages(ctx context.Context) error {
 	by := caller(ctx)
-	if d := access.Decide(access.Request{By: by, Action: access.Manage}); !d.Allowed {
+	if d := s.door.Policy().Decide(access.Request{By: by, Action: access.Manage}); !d.Allowed {
 		return s.problem(ctx, ops.Faultf(ops.NotPermitted, "%s may not do this: %s", by, d.Rule))
 	}
 	return nil

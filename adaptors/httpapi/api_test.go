@@ -124,8 +124,8 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	g.tokens["mx"], err = directory.Add(context.Background(), ops.Identity{ID: "mx", Role: ops.Bridge}, "scout")
 	must(err)
 
-	live := ops.NewLive(nil)
-	g.door, err = service.New(service.Config{Store: g.store, Registry: live, Log: log})
+	live, policy := ops.NewLive(nil), access.NewLivePolicy(access.DefaultPolicy())
+	g.door, err = service.New(service.Config{Store: g.store, Registry: live, Policy: policy, Log: log})
 	must(err)
 	rooms, err := threads.New(threads.Config{Store: g.store, Door: g.door, Log: log, ExecHosts: []string{"localhost"}})
 	must(err)
@@ -140,7 +140,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		return signer.Status(ctx)
 	}}))
 	registry, err := ops.New(
-		service.ToolsList(live), service.BoxExec(reads), threads.DMSend(),
+		service.ToolsList(g.door), service.BoxExec(reads), threads.DMSend(policy),
 		ops.Bound{Op: ops.Op{Name: "test.slow", Aliases: []ops.OpName{"slow"}, Provider: "test", Summary: "Wait to be released or stopped.", Timeout: time.Minute}, Executor: ops.ExecutorFunc(g.slow)},
 		ops.Bound{Op: ops.Op{Name: "test.a/b", Provider: "test", Summary: "Answer at once.", SideEffecting: true}, Executor: ops.ExecutorFunc(
 			func(context.Context, ops.Call) (ops.Outcome, error) {

@@ -58,7 +58,7 @@ func (s *Server) stream(ctx context.Context, in *eventsInput) (*eventsOutput, er
 		if err := s.replies.MaySee(ctx, by, in.Thread); err != nil {
 			return nil, s.problem(ctx, err)
 		}
-	} else if d := access.Decide(access.Request{By: by, Action: access.Manage}); !d.Allowed {
+	} else if d := s.door.Policy().Decide(access.Request{By: by, Action: access.Manage}); !d.Allowed {
 		return nil, s.problem(ctx, ops.Faultf(ops.NotPermitted, "%s may not see every event; name a thread: ?thread=ID", by))
 	}
 	after, err := s.position(ctx, in)
@@ -150,6 +150,12 @@ func (s *Server) follow(r *http.Request, st *stream, by ops.Identity, after int6
 		ended <- s.events.Tail(ctx, after, func(e journal.Event) error {
 			if e.Kind == "agent.revoked" && e.Stream == "identity/"+string(by.ID) {
 				return errRevoked
+			}
+			if e.Kind == "agent.rotated" && e.Stream == "identity/"+string(by.ID) {
+				// It may be a rotation before the token of this stream was made.
+				if _, err := s.authenticate(r); err != nil {
+					return err
+				}
 			}
 			if thread != "" && e.Stream != "thread/"+thread {
 				return nil

@@ -245,6 +245,40 @@ func TestStreamEndsWithItsIdentity(t *testing.T) {
 	}
 }
 
+// A rotation ends the streams of the old token, and none of the new one that reads
+// about it later.
+func TestStreamEndsWithItsToken(t *testing.T) {
+	g := open(t)
+	var bob AgentAdded
+	g.ok(201, request{method: "POST", path: "/v1/agents", as: "ada", body: `{"id":"bob","role":"operator"}`}, &bob)
+	g.tokens["bob"] = bob.Token
+	old := g.follow(t, g.client, "bob", "/v1/events", "")
+	var rotated AgentRotated
+	g.ok(200, request{method: "POST", path: "/v1/agents/bob/rotate", as: "ada"}, &rotated)
+	g.append(1, []byte(`{}`))
+	if e, err := old.next(); err == nil {
+		t.Errorf("the old token reads %+v", e)
+	}
+	if a := g.do(request{method: "GET", path: "/v1/ops", as: "bob"}); a.status != 401 {
+		t.Errorf("the old token: got %s", a)
+	}
+	g.tokens["bob"] = rotated.Token
+	fresh := g.follow(t, g.client, "bob", "/v1/events?after=0", "")
+	for kind := ""; kind != "test.happened"; {
+		e, err := fresh.next()
+		if err != nil {
+			t.Fatalf("the new token's stream ends after %q: %v", kind, err)
+		}
+		kind = e.Kind
+	}
+	if a := g.do(request{method: "POST", path: "/v1/agents/bob/rotate", as: "scout"}); a.status != 403 {
+		t.Errorf("an agent rotates: got %s", a)
+	}
+	if a := g.do(request{method: "GET", path: "/v1/policy", as: "scout"}); a.status != 403 {
+		t.Errorf("an agent reads the policy: got %s", a)
+	}
+}
+
 func TestRoomForStreams(t *testing.T) {
 	g := open(t, func(c *Config) { c.Limits.Streams, c.Limits.OwnStreams = 3, 2 })
 	var added AgentAdded

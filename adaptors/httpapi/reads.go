@@ -151,11 +151,11 @@ func (s *Server) callRoutes() {
 func (s *Server) opRoutes() {
 	schemas := s.api.OpenAPI().Components.Schemas
 	huma.Register(s.api, huma.Operation{
-		OperationID: "ops.reload", Method: http.MethodPost, Path: "/v1/ops/reload", Summary: "Read the op files again",
-		Description: "For operators. When a file is wrong, the ops stay as they are, and `details.problems` lists why.",
+		OperationID: "ops.reload", Method: http.MethodPost, Path: "/v1/ops/reload", Summary: "Read the op files and the policy again",
+		Description: "For operators. When a file is wrong, the ops and the policy stay as they are, and `details.problems` lists why.",
 		Security:    withToken,
 		Responses: map[string]*huma.Response{
-			"200":     response[map[string]any](schemas, "The ops that are now in force"),
+			"200":     response[map[string]any](schemas, "What is now in force"),
 			"default": faultResponse(schemas),
 		},
 	}, func(ctx context.Context, _ *none) (*anyOutput, error) {

@@ -24,6 +24,7 @@ import (
 
 	"inband/ops"
 	"inband/service"
+	"inband/service/access"
 	"inband/service/journal"
 	"inband/service/journal/notary"
 )
@@ -33,6 +34,7 @@ type Door interface {
 	Submit(ctx context.Context, call ops.Call) (service.Ticket, error)
 	Await(ctx context.Context, id ops.CallID) (ops.Outcome, error)
 	Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.State, error)
+	Policy() *access.Policy
 }
 
 // Reads answers the reads that the API shares with box.exec, by their name there.
@@ -45,6 +47,7 @@ type Identities interface {
 	Authenticate(ctx context.Context, token string) (ops.Identity, error)
 	Add(ctx context.Context, id ops.Identity, agents ...ops.IdentityID) (token string, err error)
 	Revoke(ctx context.Context, id ops.IdentityID) (at time.Time, err error)
+	Rotate(ctx context.Context, id ops.IdentityID) (token string, err error)
 }
 
 // Events is the journal as a stream reads it.
@@ -63,8 +66,9 @@ type Config struct {
 	Notary     Notary
 	Audited    notary.Source // the store that Notary signs
 
-	// Reload reads the op files again and returns what it found, as the JSON of
-	// POST /v1/ops/reload. Its error is a fault that says what is wrong with them.
+	// Reload reads the op files and the policy again and returns what it found, as
+	// the JSON of POST /v1/ops/reload. Its error is a fault that says what is wrong
+	// with them.
 	Reload func(context.Context) (any, error)
 	// Ready names what keeps the gateway from being ready, nothing if it is.
 	Ready func() []string
@@ -258,6 +262,8 @@ func (s *Server) routes() {
 	s.callRoutes()
 	s.opRoutes()
 	s.agentRoutes()
+	s.rotateRoute()
+	s.policyRoute()
 	s.eventRoute()
 	s.auditRoutes()
 	s.openRoutes()

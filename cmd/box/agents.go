@@ -70,11 +70,12 @@ Tokens are shown by their first characters only; the gateway itself keeps no mor
 than a hash.`
 	cmd := &cobra.Command{
 		Use:   "agents",
-		Short: "List identities; add or revoke one",
+		Short: "List identities; add, rotate or revoke one",
 		Long:  long,
 		Example: `  box agents
   box agents add ada
   box agents add relay --role bridge --agent ada --agent bob
+  box agents rotate ada > ada.token
   box agents revoke ada`,
 		Args: a.subcommandOnly,
 		RunE: list,
@@ -84,7 +85,7 @@ than a hash.`
 		Use: "list", Short: "List identities", Long: long, Example: "  box agents list --role bridge", Args: exactly(), RunE: list,
 	}
 	listCmd.Flags().StringVar(&role, "role", "", "only this role: agent, operator or bridge")
-	cmd.AddCommand(a.speaks(listCmd), a.agentsShowCommand(), a.agentsAddCommand(), a.agentsRevokeCommand())
+	cmd.AddCommand(a.speaks(listCmd), a.agentsShowCommand(), a.agentsAddCommand(), a.agentsRotateCommand(), a.agentsRevokeCommand())
 	return a.speaks(cmd)
 }
 
@@ -150,6 +151,40 @@ of the agents named by --agent, which must exist.`,
 	}
 	cmd.Flags().StringVar(&role, "role", "agent", "agent, operator or bridge")
 	cmd.Flags().StringArrayVar(&agents, "agent", nil, "an agent that the bridge hands in replies for (may be repeated)")
+	return a.speaks(cmd)
+}
+
+func (a *app) agentsRotateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rotate IDENTITY",
+		Short: "Give an identity a new token and print it",
+		Long: `Give an identity a new token, print it, the only time that it can be had, and end the
+tokens that it had, at once. For the operator whose token is in operator.token of the
+state folder, write the new one there.`,
+		Example: `  box agents rotate ada > ada.token
+  token=$(box agents rotate operator) && (umask 077; echo "$token" > ~/.local/state/inband/operator.token)`,
+		Args:              exactly("the identity"),
+		ValidArgsFunction: a.completeIDs(routeAgents, "agents", "id", "role"),
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
+			var got struct {
+				ID    string `json:"id"`
+				Token string `json:"token"`
+			}
+			raw, err := c.get(ctx, request{route: routeRotate, names: args}, &got)
+			if err != nil {
+				return err
+			}
+			if a.json || a.jsonl {
+				err = a.document(raw)
+			} else {
+				err = a.printf("%s\n", clean(got.Token))
+			}
+			if err == nil {
+				a.notice("this is the token of %s now; it is not shown again, and those before it have ended", got.ID)
+			}
+			return err
+		}),
+	}
 	return a.speaks(cmd)
 }
 

@@ -120,7 +120,11 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		for _, f := range files {
 			fmt.Fprintln(a.errs, clean(f.Error()))
 		}
-		a.fault("the op files do not load")
+		what := "the op files do not load"
+		if errors.As(err, new(*policyError)) {
+			what = "the policy does not load"
+		}
+		a.fault(what)
 		return ops.ExitUsage
 	case errors.As(err, &owned):
 		a.fault(owned.Error())
@@ -202,7 +206,7 @@ Exit codes: 0 done, 1 the op failed, 2 usage, 3 not found, 4 not allowed,
 	root.AddCommand(
 		a.initCommand(), a.serveCommand(), a.demoCommand(),
 		a.execCommand(), a.opsCommand(), a.harvestCommand(),
-		a.replyCommand(), a.threadsCommand(), a.callsCommand(), a.agentsCommand(), a.dmCommand(), a.auditCommand(),
+		a.replyCommand(), a.threadsCommand(), a.callsCommand(), a.agentsCommand(), a.policyCommand(), a.dmCommand(), a.auditCommand(),
 		a.versionCommand(), a.completionCommand(),
 	)
 	a.entered(root)

@@ -53,6 +53,7 @@ type gateway struct {
 	notary   *notary.Notary
 	native   []ops.Bound
 	registry *ops.Live
+	policy   *access.LivePolicy
 	door     *service.Door
 	threads  *threads.Threads
 	api      *httpapi.Server
@@ -101,8 +102,13 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	policy, err := loadPolicy(g.cfg.Folder.policy())
+	if err != nil {
+		return err
+	}
+	g.policy = access.NewLivePolicy(policy)
 	g.registry = ops.NewLive(empty) // until the reads exist, which name the actions of box.exec
-	if g.door, err = service.New(service.Config{Store: g.store, Registry: g.registry, Log: g.log}); err != nil {
+	if g.door, err = service.New(service.Config{Store: g.store, Registry: g.registry, Policy: g.policy, Log: g.log}); err != nil {
 		return err
 	}
 	if g.threads, err = threads.New(threads.Config{
@@ -119,7 +125,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if err := reads.Add(g.auditRead()); err != nil {
 		return err
 	}
-	g.native = []ops.Bound{service.ToolsList(g.registry), service.BoxExec(reads), threads.DMSend()}
+	g.native = []ops.Bound{service.ToolsList(g.door), service.BoxExec(reads), threads.DMSend(g.policy)}
 	registry, err := g.load()
 	if err != nil {
 		return err
@@ -290,25 +296,28 @@ func (g *gateway) load() (*ops.Registry, error) {
 type reloaded struct {
 	Ops    int    `json:"ops"`
 	Digest string `json:"digest"` // over the definitions in force
+	Policy string `json:"policy"` // digest of the policy in force
 }
 
-// Reload reads the op files again. Either all of them are good and replace the ops in
-// force, or nothing changes and the fault lists the problems.
+// Reload reads the op files and the policy again. Either all of them are good and
+// replace what is in force, or nothing changes and the fault lists the problems.
 func (g *gateway) Reload(ctx context.Context) (reloaded, error) {
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
-	registry, err := g.load()
-	if err != nil {
+	registry, wrongOps := g.load()
+	policy, wrongPolicy := loadPolicy(g.cfg.Folder.policy())
+	if err := errors.Join(wrongOps, wrongPolicy); err != nil {
 		problems := problemLines(err)
-		g.log.Error("reload refused; the ops in force stay as they were", "problems", problems)
-		return reloaded{}, ops.Faultf(ops.Conflict, "the op files do not load; the ops in force stay as they were").With("problems", problems)
+		g.log.Error("reload refused; the ops and the policy in force stay as they were", "problems", problems)
+		return reloaded{}, ops.Faultf(ops.Conflict, "the files do not load; the ops and the policy in force stay as they were").With("problems", problems)
 	}
-	now := reloaded{Ops: len(registry.All()), Digest: digest(registry)}
+	now := reloaded{Ops: len(registry.All()), Digest: digest(registry), Policy: policy.Digest()}
 	if err := g.record(ctx, "ops.reloaded", now); err != nil {
 		return reloaded{}, err
 	}
 	g.registry.Swap(registry)
-	g.log.Info("ops reloaded", "ops", now.Ops, "digest", now.Digest)
+	g.policy.Swap(policy)
+	g.log.Info("ops reloaded", "ops", now.Ops, "digest", now.Digest, "policy", now.Policy)
 	return now, nil
 }
 

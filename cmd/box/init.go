@@ -30,9 +30,9 @@ func (a *app) initCommand() *cobra.Command {
 		Use:   "init",
 		Short: "Make a state folder",
 		Long: `Make what a gateway needs in its state folder: the journal, the certificate authority
-and the gateway's certificate, the op files that come with box (ops.d), and the first
-operator with a token. What is there already stays as it is. The first box serve does
-the same, so init is for looking before starting.
+and the gateway's certificate, the op files that come with box (ops.d), the policy
+(policy.cedar), and the first operator with a token. What is there already stays as it
+is. The first box serve does the same, so init is for looking before starting.
 
 --operator NAME makes another operator, for when operator.token is lost: what is left
 of that file must be moved away first, and no gateway may be running.`,
@@ -61,7 +61,7 @@ of that file must be moved away first, and no gateway may be running.`,
 			}
 			if a.json || a.jsonl {
 				return a.document(map[string]string{
-					"state": string(folder), "journal": folder.journal(), "ca": folder.ca(), "ops": folder.ops(), "token": folder.token(),
+					"state": string(folder), "journal": folder.journal(), "ca": folder.ca(), "ops": folder.ops(), "policy": folder.policy(), "token": folder.token(),
 				})
 			}
 			t := newTable("WHAT", "WHERE")
@@ -69,6 +69,7 @@ of that file must be moved away first, and no gateway may be running.`,
 			t.row("journal", folder.journal())
 			t.row("certificate authority", folder.ca())
 			t.row("op files", folder.ops())
+			t.row("policy", folder.policy())
 			t.row("operator's token", folder.token())
 			if err := a.print(t); err != nil {
 				return err
@@ -96,7 +97,7 @@ func openState(ctx context.Context, folder stateFolder, log *slog.Logger) (*sqli
 	})
 }
 
-// prepareState makes the op files and the operator if they are missing, and says what
+// prepareState makes the op files, the policy and the operator if they are missing, and says what
 // it made. The caller owns the store, so nobody else does the same meanwhile.
 func prepareState(ctx context.Context, folder stateFolder, directory *access.Directory, operator string) ([]made, error) {
 	var done []made
@@ -106,6 +107,13 @@ func prepareState(ctx context.Context, folder stateFolder, directory *access.Dir
 	}
 	if wrote {
 		done = append(done, made{"op files", folder.ops()})
+	}
+	wrote, err = ensurePolicy(folder.policy())
+	if err != nil {
+		return nil, err
+	}
+	if wrote {
+		done = append(done, made{"policy", folder.policy()})
 	}
 	wrote, err = ensureOperator(ctx, folder.token(), directory, ops.IdentityID(operator))
 	if err != nil {

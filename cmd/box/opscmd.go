@@ -170,11 +170,12 @@ func (p property) accepts() string {
 func (a *app) opsReloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "Make the gateway read its op files again",
-		Long: `Make the gateway read its op files (ops.d in the state folder) again. Either all of
-them load and replace the ops in force, or nothing changes and the problems are
-listed (exit code 6). Calls that run go on as they were. SIGHUP does the same.`,
-		Example: "  box ops check ~/.local/state/inband/ops.d && box ops reload",
+		Short: "Make the gateway read its op files and its policy again",
+		Long: `Make the gateway read its op files (ops.d in the state folder) and its policy
+(policy.cedar) again. Either all of them load and replace what is in force, or nothing
+changes and the problems are listed (exit code 6). Calls that were admitted go on as
+they were. SIGHUP does the same.`,
+		Example: "  box ops check && box policy check && box ops reload",
 		Args:    exactly(),
 		RunE: a.asking(func(ctx context.Context, c *client, _ []string) error {
 			var got struct {

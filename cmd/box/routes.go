@@ -22,6 +22,8 @@ var (
 	routeAgent      = route{http.MethodGet, "/v1/agents/{id}"}
 	routeAddAgent   = route{http.MethodPost, "/v1/agents"}
 	routeRevoke     = route{http.MethodPost, "/v1/agents/{id}/revoke"}
+	routeRotate     = route{http.MethodPost, "/v1/agents/{id}/rotate"}
+	routePolicy     = route{http.MethodGet, "/v1/policy"}
 	routeEvents     = route{http.MethodGet, "/v1/events"}
 	routeAudit      = route{http.MethodGet, "/v1/audit"}
 	routeCheckpoint = route{http.MethodGet, "/v1/audit/checkpoint"}
@@ -32,6 +34,6 @@ var (
 // routes lists them all, for the test.
 var routes = []route{
 	routeExec, routeReplies, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
-	routeCancelCall, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeEvents,
+	routeCancelCall, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
 }

@@ -18,6 +18,7 @@ import (
 //	tls/ca.pem ca.key   the certificate authority of this gateway
 //	tls/server.pem .key its certificate
 //	ops.d/*.yaml        the op files, which operators edit
+//	policy.cedar        who may do what, which operators edit
 //	operator.token      the token of the identity "operator", mode 0600
 //	audit/notary.key    the key that signs the log of all events, mode 0600
 //	audit/notary.pub    its public key
@@ -28,6 +29,7 @@ func (s stateFolder) journal() string { return filepath.Join(string(s), "journal
 func (s stateFolder) tls() string     { return filepath.Join(string(s), "tls") }
 func (s stateFolder) ca() string      { return filepath.Join(s.tls(), "ca.pem") }
 func (s stateFolder) ops() string     { return filepath.Join(string(s), "ops.d") }
+func (s stateFolder) policy() string  { return filepath.Join(string(s), "policy.cedar") }
 func (s stateFolder) token() string   { return filepath.Join(string(s), "operator.token") }
 func (s stateFolder) audit() string   { return filepath.Join(string(s), "audit") }
 func (s stateFolder) address() string { return filepath.Join(string(s), "gateway.json") }

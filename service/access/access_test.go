@@ -39,8 +39,9 @@ func code(err error) ops.Code {
 	return ""
 }
 
-// The whole of the fixed rule: who may do what.
+// The default policy: who may do what.
 func TestDecide(t *testing.T) {
+	policy := DefaultPolicy()
 	id := func(role ops.Role) ops.Identity { return ops.Identity{ID: "me", Role: role} }
 	for _, tc := range []struct {
 		name string
@@ -73,7 +74,7 @@ func TestDecide(t *testing.T) {
 		{"an unknown role", Request{By: id("root"), Action: Manage}, false},
 		{"an unknown action", Request{By: id(ops.Agent), Action: "fly", Owner: "me"}, false},
 	} {
-		if got := Decide(tc.r); got.Allowed != tc.want || got.Rule == "" {
+		if got := policy.Decide(tc.r); got.Allowed != tc.want || got.Rule == "" {
 			t.Errorf("%s: got %+v, want allowed %v and a rule", tc.name, got, tc.want)
 		}
 	}
@@ -164,6 +165,51 @@ func TestRevoke(t *testing.T) {
 	add("bob", ops.Operator)
 	if _, err := d.Revoke(t.Context(), "ada"); err != nil {
 		t.Errorf("with another operator: %v", err)
+	}
+}
+
+func TestRotate(t *testing.T) {
+	d, path := open(t)
+	ada := ops.Identity{ID: "ada", Role: ops.Operator}
+	first, err := d.Add(t.Context(), ada)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scout, err := d.Add(t.Context(), ops.Identity{ID: "scout", Role: ops.Agent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.Rotate(t.Context(), "ada") // the last operator may
+	if err != nil || second == first {
+		t.Fatalf("rotate: %q, %v", second, err)
+	}
+	for token, want := range map[string]ops.Identity{first: {}, second: ada, scout: {ID: "scout", Role: ops.Agent}} {
+		if who, err := d.Authenticate(t.Context(), token); who != want || (err == nil) != (want != ops.Identity{}) {
+			t.Errorf("%s…: got %v, %v, want %v", token[:8], who, err, want)
+		}
+	}
+	l, err := d.Show(t.Context(), "ada")
+	if err != nil || len(l.Tokens) != 2 || l.RevokedAt != "" {
+		t.Fatalf("listing %+v, %v, want two tokens", l, err)
+	}
+	for _, token := range l.Tokens {
+		if revoked := !strings.HasPrefix(second, token.Hint); revoked != (token.RevokedAt != "") {
+			t.Errorf("token %+v, the new one begins %s", token, second[:8])
+		}
+	}
+	for _, suffix := range []string{"", "-wal"} {
+		if b, err := os.ReadFile(path + suffix); err != nil || bytes.Contains(b, []byte(second)) {
+			t.Errorf("the new token stands in the store's file%s, or %v", suffix, err)
+		}
+	}
+	if _, err := d.Rotate(t.Context(), "none"); code(err) != ops.NotFound {
+		t.Errorf("nobody: %v, want NOT_FOUND", err)
+	}
+	if _, err := d.Revoke(t.Context(), "scout"); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := d.Rotate(t.Context(), "scout"); code(err) != ops.Conflict || token != "" {
+		t.Errorf("a revoked one: %q, %v, want CONFLICT", token, err)
 	}
 }
 

@@ -81,8 +81,7 @@ func (d *Directory) Add(ctx context.Context, id ops.Identity, agents ...ops.Iden
 		if n == 0 {
 			return ops.Faultf(ops.Conflict, "the identity %s exists; ids are never used again", id.ID)
 		}
-		if _, err := tx.Exec(`INSERT INTO token (id, hash, identity, hint, created_at) VALUES ($1, $2, $3, $4, $5)`,
-			"k-"+strings.ToLower(ulid.Make().String()), hash(token), string(id.ID), token[:len(TokenPrefix)+4], tx.Now().UnixMilli()); err != nil {
+		if err := keepToken(tx, id.ID, token); err != nil {
 			return err
 		}
 		for _, agent := range agents {
@@ -145,6 +144,46 @@ func (d *Directory) Revoke(ctx context.Context, id ops.IdentityID) (at time.Time
 		return event(tx, id, "agent.revoked", map[string]any{"id": id})
 	})
 	return at, err
+}
+
+// Rotate gives an identity a new token, which cannot be had again, and ends its others
+// in the same commit. An identity that does not exist is NotFound; one that is revoked
+// is a Conflict and stays so.
+func (d *Directory) Rotate(ctx context.Context, id ops.IdentityID) (token string, err error) {
+	token = newToken()
+	err = d.store.Update(ctx, func(tx journal.Tx) error {
+		known, revoked := false, (*int64)(nil)
+		if err := tx.Query(`SELECT revoked_at FROM identity WHERE id = $1`, func(scan func(...any) error) error {
+			known = true
+			return scan(&revoked)
+		}, string(id)); err != nil {
+			return err
+		}
+		switch {
+		case !known:
+			return unknownIdentity(id)
+		case revoked != nil:
+			return ops.Faultf(ops.Conflict, "the identity %s is revoked for good; make another one", id)
+		}
+		if _, err := tx.Exec(`UPDATE token SET revoked_at = $1 WHERE identity = $2 AND revoked_at IS NULL`, tx.Now().UnixMilli(), string(id)); err != nil {
+			return err
+		}
+		if err := keepToken(tx, id, token); err != nil {
+			return err
+		}
+		return event(tx, id, "agent.rotated", map[string]any{"id": id})
+	})
+	if err != nil {
+		return "", err
+	}
+	return token, nil
+}
+
+// keepToken writes what the store keeps of a token of id.
+func keepToken(tx journal.Tx, id ops.IdentityID, token string) error {
+	_, err := tx.Exec(`INSERT INTO token (id, hash, identity, hint, created_at) VALUES ($1, $2, $3, $4, $5)`,
+		"k-"+strings.ToLower(ulid.Make().String()), hash(token), string(id), token[:len(TokenPrefix)+4], tx.Now().UnixMilli())
+	return err
 }
 
 // Authenticate returns the identity that token proves. A token that is missing,

@@ -14,12 +14,13 @@ import (
 )
 
 // DMSend returns the op dm.send: its effect is a post in the journal, made in the
-// transaction that settles the call.
-func DMSend() ops.Bound {
-	return ops.Bound{Op: ops.DMSend(), Executor: dm{}}
+// transaction that settles the call. policy is the door's: it decides whether the
+// sender may see the thread that a call names.
+func DMSend(policy *access.LivePolicy) ops.Bound {
+	return ops.Bound{Op: ops.DMSend(), Executor: dm{policy}}
 }
 
-type dm struct{}
+type dm struct{ policy *access.LivePolicy }
 
 var _ service.Transactional = dm{}
 
@@ -31,7 +32,7 @@ func (dm) Execute(context.Context, ops.Call) (ops.Outcome, error) {
 // ExecuteTx posts the message. To an agent, it stands in the room of that agent,
 // "dm.AGENT"; to a room, in a new thread there unless the call names one that its
 // sender takes part in.
-func (dm) ExecuteTx(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
+func (d dm) ExecuteTx(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 	var p struct{ To, Text, Thread string }
 	if err := json.Unmarshal(c.Params, &p); err != nil {
 		return ops.Outcome{}, fmt.Errorf("parameters of dm.send: %w", err)
@@ -46,7 +47,7 @@ func (dm) ExecuteTx(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 		if err := openThread(tx, room, thread); err != nil {
 			return ops.Outcome{}, err
 		}
-	} else if room, err = mayContinue(tx, c.By, thread, room, to); err != nil {
+	} else if room, err = mayContinue(tx, d.policy.Current(), c.By, thread, room, to); err != nil {
 		return ops.Outcome{}, err
 	}
 	if to != "" {
@@ -86,8 +87,8 @@ func recipient(tx journal.Tx, to string) (room string, who ops.IdentityID, err e
 // mayContinue returns the room that thread stands in, or NotFound unless by and the one
 // who is written to take part in it, or a fault if it does not stand in the room that is
 // written to.
-func mayContinue(tx journal.Tx, by ops.Identity, thread, room string, to ops.IdentityID) (stands string, err error) {
-	if err := maySee(tx, by, thread); err != nil {
+func mayContinue(tx journal.Tx, policy *access.Policy, by ops.Identity, thread, room string, to ops.IdentityID) (stands string, err error) {
+	if err := maySee(tx, policy, by, thread); err != nil {
 		return "", err
 	}
 	if err := tx.Query(`SELECT room FROM thread WHERE id = $1`, func(scan func(...any) error) error { return scan(&stands) }, thread); err != nil {

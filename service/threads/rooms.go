@@ -85,10 +85,10 @@ func orNull(s string) any {
 // MaySee returns nil when by may read thread, and NotFound when it may not or there
 // is none.
 func (t *Threads) MaySee(ctx context.Context, by ops.Identity, thread string) error {
-	return t.store.View(ctx, func(tx journal.Tx) error { return maySee(tx, by, thread) })
+	return t.store.View(ctx, func(tx journal.Tx) error { return maySee(tx, t.door.Policy(), by, thread) })
 }
 
-func maySee(tx journal.Tx, by ops.Identity, thread string) error {
+func maySee(tx journal.Tx, policy *access.Policy, by ops.Identity, thread string) error {
 	exists := false
 	if err := tx.Query(`SELECT 1 FROM thread WHERE id = $1`, func(scan func(...any) error) error {
 		exists = true
@@ -100,7 +100,7 @@ func maySee(tx journal.Tx, by ops.Identity, thread string) error {
 	if !exists {
 		return unknownThread(thread)
 	}
-	if access.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+	if policy.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
 		return nil
 	}
 	seen := false
@@ -114,7 +114,7 @@ func maySee(tx journal.Tx, by ops.Identity, thread string) error {
 			if err := scan(&owner, &enrolled); err != nil {
 				return err
 			}
-			seen = seen || access.Decide(access.Request{By: by, Action: access.See, Owner: ops.IdentityID(owner), Enrolled: enrolled}).Allowed
+			seen = seen || policy.Decide(access.Request{By: by, Action: access.See, Owner: ops.IdentityID(owner), Enrolled: enrolled}).Allowed
 			return nil
 		}, thread, string(by.ID))
 	if err == nil && !seen {
@@ -181,7 +181,7 @@ func (t *Threads) list(ctx context.Context, by ops.Identity, q service.Query) (a
 			WHERE p.identity IN (SELECT $1 UNION SELECT e.agent FROM enrolment e
 				JOIN identity a ON a.id = e.agent AND a.revoked_at IS NULL WHERE e.bridge = $1)
 			AND ($2 = '' OR p.thread < $2) ORDER BY p.thread DESC LIMIT $3)`
-	if access.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+	if t.door.Policy().Decide(access.Request{By: by, Action: access.Manage}).Allowed {
 		who, whose = "", `$1 = '' AND ($2 = '' OR id < $2)`
 	}
 	page := struct {
@@ -225,7 +225,7 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 	}
 	s := Showing{Posts: []Post{}}
 	err = t.store.View(ctx, func(tx journal.Tx) error {
-		if err := maySee(tx, by, q.Arg); err != nil {
+		if err := maySee(tx, t.door.Policy(), by, q.Arg); err != nil {
 			return err
 		}
 		if err := tx.Query(`SELECT id, room, opened_at FROM thread WHERE id = $1`, func(scan func(...any) error) error {

@@ -228,7 +228,7 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 	var tickets []service.Ticket
 	err = t.store.Update(ctx, func(tx journal.Tx) error {
 		ack, tickets = Ack{}, nil
-		if err := maySpeak(tx, by, agent); err != nil {
+		if err := maySpeak(tx, t.door.Policy(), by, agent); err != nil {
 			return err
 		}
 		if r.Thread != "" {
@@ -292,7 +292,7 @@ func (t *Threads) orders(agent ops.Identity, room, thread, message string, direc
 }
 
 // maySpeak decides whether by may hand in a reply of agent.
-func maySpeak(tx journal.Tx, by, agent ops.Identity) error {
+func maySpeak(tx journal.Tx, policy *access.Policy, by, agent ops.Identity) error {
 	who, known, err := access.Live(tx, agent.ID)
 	if err != nil {
 		return err
@@ -305,7 +305,7 @@ func maySpeak(tx journal.Tx, by, agent ops.Identity) error {
 	if err != nil {
 		return err
 	}
-	allowed := live && speaker == by && access.Decide(access.Request{By: by, Action: access.Reply, Owner: agent.ID, Enrolled: enrolled}).Allowed
+	allowed := live && speaker == by && policy.Decide(access.Request{By: by, Action: access.Reply, Owner: agent.ID, Enrolled: enrolled}).Allowed
 	// One fault for all: who may not speak for an agent need not learn that it exists.
 	if !allowed || !known || who != agent {
 		return ops.Faultf(ops.NotPermitted, "%s may not hand in replies of agent %q, or there is no such agent", by, agent.ID)

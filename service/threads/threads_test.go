@@ -52,11 +52,12 @@ func openHouse(t *testing.T, path string, bound ...ops.Bound) *house {
 		t.Fatal(err)
 	}
 	h := &house{t: t, store: store, directory: access.NewDirectory(store)}
-	registry, err := ops.New(append(bound, DMSend())...)
+	policy := access.NewLivePolicy(access.DefaultPolicy())
+	registry, err := ops.New(append(bound, DMSend(policy))...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.door, err = service.New(service.Config{Store: store, Registry: ops.NewLive(registry), Log: log}); err != nil {
+	if h.door, err = service.New(service.Config{Store: store, Registry: ops.NewLive(registry), Policy: policy, Log: log}); err != nil {
 		t.Fatal(err)
 	}
 	if h.threads, err = New(Config{Store: store, Door: h.door, Log: log}); err != nil {

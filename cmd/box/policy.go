@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"inband/ops"
+	"inband/service/access"
+)
+
+func (a *app) policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Show or check the policy: who may do what",
+		Long: `Show the policy in force, or check a policy file before it is put in force. The
+policy is policy.cedar in the state folder, in the language Cedar; box ops reload or
+SIGHUP has the gateway read it again. What no policy permits is refused.`,
+		Example: `  box policy show
+  box policy check && box ops reload`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.policyShowCommand(), a.policyCheckCommand())
+	return cmd
+}
+
+func (a *app) policyShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show the policy in force",
+		Long: `Show the policy that the gateway decides by, as it was read. The file in the state
+folder may have changed since; the digest tells (sha256 of the file).`,
+		Example: `  box policy show
+  box policy show | diff - ~/.local/state/inband/policy.cedar`,
+		Args: exactly(),
+		RunE: a.asking(func(ctx context.Context, c *client, _ []string) error {
+			var got struct {
+				Policy string `json:"policy"`
+			}
+			raw, err := c.get(ctx, request{route: routePolicy}, &got)
+			if err != nil {
+				return err
+			}
+			if a.json || a.jsonl {
+				return a.document(raw)
+			}
+			return a.printf("%s", cleanText(got.Policy))
+		}),
+	}
+	return a.speaks(cmd)
+}
+
+func (a *app) policyCheckCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check a policy file",
+		Long: `Check a policy file as the gateway does before it puts it in force: its syntax, and
+that every action, type and attribute in it exists and is used as what it is. Without an
+argument it checks policy.cedar of the state folder. No gateway is needed.
+
+What is wrong is printed to standard error as FILE:LINE: what, and what to do (exit
+code 2). With --json it is one document on standard output.`,
+		Example: `  box policy check
+  box policy check policy.cedar.new`,
+		Args: atMost(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			path := ""
+			if len(args) == 1 {
+				path = args[0]
+			} else {
+				folder, err := a.folder()
+				if err != nil {
+					return err
+				}
+				path = folder.policy()
+			}
+			policy, err := readPolicy(path)
+			var problems ops.FileErrors
+			if err != nil && !errors.As(err, &problems) {
+				return err
+			}
+			return a.printPolicyCheck(policy, problems)
+		},
+	}
+	return a.prints(cmd)
+}
+
+func (a *app) printPolicyCheck(policy *access.Policy, problems ops.FileErrors) error {
+	rules := 0
+	if policy != nil {
+		rules = policy.Rules()
+	}
+	if a.json || a.jsonl {
+		type problem struct {
+			File    string `json:"file"`
+			Line    int    `json:"line"`
+			Message string `json:"message"`
+		}
+		list := []problem{}
+		for _, p := range problems {
+			list = append(list, problem{p.File, p.Line, p.Message})
+		}
+		if err := a.document(map[string]any{"ok": len(problems) == 0, "rules": rules, "problems": list}); err != nil {
+			return err
+		}
+	}
+	for _, p := range problems {
+		fmt.Fprintln(a.errs, clean(p.Error()))
+	}
+	if len(problems) > 0 {
+		return &exitError{code: ops.ExitUsage, err: fmt.Errorf("%s in the policy", count(int64(len(problems)), "problem"))}
+	}
+	if a.json || a.jsonl {
+		return nil
+	}
+	return a.printf("%s good\n", count(int64(rules), "rule"))
+}
+
+// policyError is a policy file that a gateway cannot use.
+type policyError struct{ err error }
+
+func (e *policyError) Error() string { return e.err.Error() }
+func (e *policyError) Unwrap() error { return e.err }
+
+// loadPolicy reads the policy of a gateway.
+func loadPolicy(path string) (*access.Policy, error) {
+	policy, err := readPolicy(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ops.FileErrors{{File: path, Line: 1, Message: "there is no policy; write one, or have box init write the one it comes with"}}
+	}
+	if err != nil {
+		return nil, &policyError{err}
+	}
+	return policy, nil
+}
+
+// readPolicy reads a policy file. Its error is FileErrors when what is wrong is in it.
+func readPolicy(path string) (*access.Policy, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, access.MaxPolicy+1)) // one more is too many, and is refused as such
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return access.ParsePolicy(path, text)
+}
+
+// ensurePolicy writes the default policy when there is none.
+func ensurePolicy(path string) (bool, error) {
+	if _, err := os.Lstat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return true, writePrivate(path, access.DefaultPolicyText())
+}
