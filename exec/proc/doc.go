@@ -10,6 +10,10 @@
 // close-on-exec before each start. no_new_privs is set, so that a set-uid program
 // gains nothing. There is no shell, no search of PATH and no expansion.
 //
+// Spec.Confine and Spec.Limit let the caller confine a process further, before its
+// first instruction. What they do is not known here; but nothing here needs what the
+// run's thread may lose by it: /proc is read and the private folder removed elsewhere.
+//
 // # What it refuses
 //
 // A relative program, an empty argv, a word or variable with a NUL, and a run

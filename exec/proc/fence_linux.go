@@ -3,7 +3,6 @@ package proc
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 	"unsafe"
 
@@ -49,7 +48,8 @@ func fence() error {
 }
 
 // fenceTree ends a tree from inside its fence. Its value is the pid of the
-// process; its methods run on the fenced thread only.
+// process; its methods run on the fenced thread only. That thread may be confined
+// further and not see /proc, so it has that read elsewhere.
 type fenceTree struct{ pid int }
 
 func (t fenceTree) signal(sig unix.Signal) { unix.Kill(-1, sig) }
@@ -89,16 +89,30 @@ func (t fenceTree) finish(reap func()) (left []string, survivors int) {
 // its children by the time it can be waited for; so when the main thread has no
 // children, no run that has ended has descendants.
 func adopted() bool {
+	var b [1]byte
+	n, err := unix.Pread(childrenFd, b[:], 0)
+	return err != nil || n > 0 // err: a kernel without CONFIG_PROC_CHILDREN
+}
+
+// childrenFd lists the children of the gateway's main thread, -1 if that cannot be
+// had. It is opened once, since a confined thread cannot open it, and read by all.
+var childrenFd = -1
+
+func openChildren() {
 	pid := unix.Getpid()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	return err != nil || len(b) > 0 // err: a kernel without CONFIG_PROC_CHILDREN
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		childrenFd = fd
+	}
 }
 
 // members returns the processes inside the fence of the calling thread.
 func members() []stat {
 	var in []stat
 	self := unix.Getpid()
-	for _, p := range processes() {
+	var all []stat
+	elsewhere(func() { all = processes() })
+	for _, p := range all {
 		if p.pid != self && unix.Kill(p.pid, 0) == nil {
 			in = append(in, p)
 		}

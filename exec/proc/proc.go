@@ -15,6 +15,8 @@ type Spec struct {
 	// Argv is the program, an absolute and clean path, and its words. They are
 	// handed over as they are.
 	Argv []string
+	// Path is the program, if that is not Argv[0]: then Argv[0] is any word.
+	Path string
 	// Env is the whole environment, as NAME=value. Empty is an empty one.
 	Env []string
 	// Stdin is what the process reads; nil is /dev/null.
@@ -30,6 +32,14 @@ type Spec struct {
 	// OutputMax is how many bytes of stdout and stderr together are kept. It must
 	// be positive; a run holds at most twice as much in memory.
 	OutputMax int64
+	// Confine, if set, confines the calling thread, which starts the process and then
+	// ends. It is called last, with the private folder; the process inherits what it
+	// does. Its error is a StartError.
+	Confine func(folder string) error
+	// Limit, if set, is called with the pid of the process, stopped before its first
+	// instruction, on a thread that Confine did not confine. Its error is a StartError:
+	// the process is killed as it stands.
+	Limit func(pid int) error
 }
 
 // DefaultGrace is the time a process gets between SIGTERM and SIGKILL.
@@ -96,10 +106,10 @@ func (e *StartError) Unwrap() error { return e.Err }
 // The only error is a *StartError: nothing ran. A context that has already ended
 // is one too.
 func Run(ctx context.Context, spec Spec) (Result, error) {
-	path := ""
-	if len(spec.Argv) > 0 {
-		path = spec.Argv[0]
+	if spec.Path == "" && len(spec.Argv) > 0 {
+		spec.Path = spec.Argv[0]
 	}
+	path := spec.Path
 	if err := spec.check(); err != nil {
 		return Result{}, &StartError{path, err}
 	}
@@ -120,7 +130,7 @@ func (s *Spec) check() error {
 	if len(s.Argv) == 0 {
 		return errors.New("argv is empty")
 	}
-	if !filepath.IsAbs(s.Argv[0]) || filepath.Clean(s.Argv[0]) != s.Argv[0] {
+	if !filepath.IsAbs(s.Path) || filepath.Clean(s.Path) != s.Path {
 		return errors.New("the program is not a clean absolute path")
 	}
 	for _, w := range s.Argv {

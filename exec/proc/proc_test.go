@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -563,4 +564,102 @@ func TestParseStat(t *testing.T) {
 			t.Errorf("%q is taken for a stat line", bad)
 		}
 	}
+}
+
+// The hooks are called before the program's first instruction: Confine on the thread
+// that starts it, Limit while it stands. An error of either is a start that was none.
+func TestConfineAndLimit(t *testing.T) {
+	var folder, state string
+	var confined, limited int
+	spec := Spec{Argv: []string{"/bin/pwd"}, Timeout: time.Minute, OutputMax: 1000,
+		Confine: func(f string) error {
+			folder, confined = f, unix.Gettid()
+			return nil
+		},
+		Limit: func(pid int) error {
+			limited = unix.Gettid()
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if p, ok := parseStat(pid, b); ok {
+				state = string(p.state) + " " + p.name
+			}
+			return err
+		}}
+	res, err := Run(t.Context(), spec)
+	if err != nil || res.Exit != 0 || strings.TrimSpace(string(res.Stdout.Head)) != folder {
+		t.Errorf("got %+v, %v; the folder is %q", res, err, folder)
+	}
+	if state != "t pwd" {
+		t.Errorf("in Limit the process is %q, want it stopped in its program", state)
+	}
+	if confined == os.Getpid() || limited == confined {
+		t.Errorf("Confine on thread %d, Limit on thread %d of %d", confined, limited, os.Getpid())
+	}
+
+	no := errors.New("no")
+	killed := 0
+	spec.Limit = func(pid int) error { killed = pid; return no }
+	var start *StartError
+	if res, err := Run(t.Context(), spec); !errors.As(err, &start) || !errors.Is(err, no) {
+		t.Errorf("Limit fails: got %+v, %v", res, err)
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the private folder is left: %v", err)
+	}
+	spec.Confine, spec.Limit = func(string) error { return no }, func(int) error { t.Error("Limit after Confine failed"); return nil }
+	if res, err := Run(t.Context(), spec); !errors.As(err, &start) || !errors.Is(err, no) {
+		t.Errorf("Confine fails: got %+v, %v", res, err)
+	}
+	if err := unix.Kill(killed, 0); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("process %d, whose Limit failed, is left: %v", killed, err)
+	}
+}
+
+// A thread that can open nothing any more ends the whole tree all the same.
+func TestBlindThreadEndsTheTree(t *testing.T) {
+	for _, how := range []string{"child", "setsid", "orphan", "hidden"} {
+		for _, then := range []string{"exit", "stay"} {
+			t.Run(how+" "+then, func(t *testing.T) {
+				t.Parallel()
+				pidfile := filepath.Join(t.TempDir(), "pid")
+				spec := self(t, "family", how, then)
+				spec.Env = append(spec.Env, "PIDFILE="+pidfile)
+				spec.Timeout = 5 * time.Second
+				spec.Confine = func(string) error { return blind(filepath.Dir(pidfile)) }
+				res, err := Run(t.Context(), spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if pid := readPID(t, pidfile); alive(pid) {
+					t.Errorf("the grandchild %d lives: %+v", pid, res)
+				}
+			})
+		}
+	}
+}
+
+// blind takes /proc from the calling thread, by a Landlock domain in which everything
+// else may be read and executed.
+func blind(writable string) error {
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR}
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return errno
+	}
+	defer unix.Close(int(fd))
+	for _, dir := range []string{"/usr", "/lib", "/lib64", "/etc", "/dev", "/tmp", "/root", writable} {
+		at, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		rule := unix.LandlockPathBeneathAttr{Allowed_access: attr.Handled_access_fs, Parent_fd: int32(at)}
+		_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+		unix.Close(at)
+		if errno != 0 {
+			return errno
+		}
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
 }

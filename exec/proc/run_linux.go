@@ -35,8 +35,18 @@ func run(ctx context.Context, spec Spec) (res Result, err error) {
 		return Result{}, adoptErr
 	}
 	reapAbandoned()
-	onOwnThread(func() { res, err = runHere(ctx, spec) })
-	return res, err
+	folder, err := os.MkdirTemp(spec.Scratch, "inband-run-")
+	if err != nil {
+		return Result{}, fmt.Errorf("private folder: %w", err)
+	}
+	onOwnThread(func() { res, err = runHere(ctx, spec, folder) })
+	// Not on the run's thread, which may be confined.
+	gone := removeFolder(folder)
+	if err != nil {
+		return Result{}, errors.Join(err, gone)
+	}
+	res.Folder = gone
+	return res, nil
 }
 
 var (
@@ -58,6 +68,7 @@ func adopt() {
 		return
 	}
 	unix.Close(fd)
+	openChildren()
 	onOwnThread(func() { fenceable = prepareThread() == nil && fence() == nil })
 }
 
@@ -95,7 +106,17 @@ type process struct {
 	reaped    bool
 }
 
-func runHere(ctx context.Context, spec Spec) (Result, error) {
+// elsewhere calls f on another thread, which is not confined, and waits for it.
+func elsewhere(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+func runHere(ctx context.Context, spec Spec, folder string) (Result, error) {
 	if err := prepareThread(); err != nil {
 		return Result{}, err
 	}
@@ -105,15 +126,11 @@ func runHere(ctx context.Context, spec Spec) (Result, error) {
 			return Result{}, err
 		}
 	}
-	folder, err := os.MkdirTemp(spec.Scratch, "inband-run-")
-	if err != nil {
-		return Result{}, fmt.Errorf("private folder: %w", err)
-	}
 	p := &process{spec: spec, in: -1, out: -1, errs: -1, wake: -1, pidfd: -1}
 	p.stdout.max, p.stderr.max = int(spec.OutputMax), int(spec.OutputMax)
 	defer p.close()
 	if err := p.start(folder, fenced); err != nil {
-		return Result{}, errors.Join(err, removeFolder(folder))
+		return Result{}, err
 	}
 	stop := context.AfterFunc(ctx, p.wakeUp)
 	p.watch()
@@ -129,7 +146,6 @@ func runHere(ctx context.Context, spec Spec) (Result, error) {
 	}
 	p.res.Fenced = fenced
 	p.res.Stdout, p.res.Stderr = share(&p.stdout, &p.stderr, spec.OutputMax)
-	p.res.Folder = removeFolder(folder)
 	return p.res, nil
 }
 
@@ -180,6 +196,11 @@ func (p *process) start(folder string, fenced bool) error {
 	if p.errs, child[2], err = pipe(0); err != nil {
 		return err
 	}
+	if p.spec.Confine != nil {
+		if err := p.spec.Confine(folder); err != nil {
+			return fmt.Errorf("confine: %w", err)
+		}
+	}
 	if !fenced {
 		// A sweep that saw the process before it is entered would take it for an
 		// orphan that has cut its ties.
@@ -187,12 +208,13 @@ func (p *process) start(folder string, fenced bool) error {
 		defer sweepsMu.Unlock()
 	}
 	p.res.Started = time.Now()
-	p.pid, err = syscall.ForkExec(p.spec.Argv[0], p.spec.Argv, &syscall.ProcAttr{
+	p.pid, err = syscall.ForkExec(p.spec.Path, p.spec.Argv, &syscall.ProcAttr{
 		Dir:   folder,
 		Env:   append([]string{}, p.spec.Env...), // nil would mean the gateway's own
 		Files: []uintptr{uintptr(child[0]), uintptr(child[1]), uintptr(child[2])},
 		Sys: &syscall.SysProcAttr{
 			Setsid:    true,
+			Ptrace:    p.spec.Limit != nil, // stops the process at its exec
 			Pdeathsig: syscall.SIGKILL,
 			PidFD:     &p.pidfd,
 		},
@@ -200,11 +222,45 @@ func (p *process) start(folder string, fenced bool) error {
 	if err != nil {
 		return err
 	}
+	if p.spec.Limit != nil {
+		if err := p.limit(); err != nil {
+			unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
+			p.reap()
+			return err
+		}
+	}
 	p.res.Exit = -1
 	if fenced {
 		p.tree = fenceTree{p.pid}
 	} else {
 		p.tree = enterSweep(p.pid, runMarks{folder: folder, stdout: inode(p.out), stderr: inode(p.errs)})
+	}
+	return nil
+}
+
+// limit waits for the process to stop at its exec, has it limited, and lets it go.
+func (p *process) limit() error {
+	for {
+		_, err := unix.Wait4(p.pid, &p.status, unix.WALL, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("wait for the exec: %w", err)
+		}
+		break
+	}
+	if !p.status.Stopped() {
+		p.reaped = true
+		return errors.New("it ended at its exec")
+	}
+	var err error
+	elsewhere(func() { err = p.spec.Limit(p.pid) })
+	if err != nil {
+		return err
+	}
+	if err := unix.PtraceDetach(p.pid); err != nil {
+		return fmt.Errorf("let it go: %w", err)
 	}
 	return nil
 }

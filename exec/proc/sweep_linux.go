@@ -106,16 +106,23 @@ var (
 // enterSweep enters a run. The caller holds sweepsMu since before the start.
 func enterSweep(pid int, marks runMarks) *sweep {
 	s := &sweep{pid: pid, marks: marks}
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
-		p, _ := parseStat(pid, b)
-		s.start = p.start
-	}
+	elsewhere(func() {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+			p, _ := parseStat(pid, b)
+			s.start = p.start
+		}
+	})
 	sweeps[pid] = s
 	return s
 }
 
 // find returns the processes of s's tree, the process itself included.
-func (s *sweep) find() []stat {
+func (s *sweep) find() (in []stat) {
+	elsewhere(func() { in = s.look() }) // this thread may not see /proc
+	return in
+}
+
+func (s *sweep) look() []stat {
 	sweepsMu.Lock()
 	defer sweepsMu.Unlock()
 	roots := make(map[int]bool, len(sweeps))
