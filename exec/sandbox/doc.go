@@ -1,0 +1,41 @@
+// Package sandbox keeps a process to what its [Policy] names. It knows layers of the
+// kernel and nothing of ops or calls: package command makes the policies, package proc
+// starts the processes.
+//
+// # How it is applied
+//
+// [New] looks for every layer that the policy needs and prepares it. [Sandbox.Confine]
+// then confines the calling thread, for good; what that thread starts inherits all of
+// it, and the thread dies with the run. [Sandbox.Limit] sets the limits of a process
+// that is stopped before its first instruction. Each of the two does all of its work
+// or returns an error, and then nothing may be started: a policy is never applied in
+// part.
+//
+// # The layers
+//
+//   - Capabilities: all dropped, the ambient and the bounding set too, and root gains
+//     none by exec. A root gateway's child is an ordinary user with the id 0.
+//   - Landlock: files are read, written and executed below the paths of the policy
+//     only; TCP, abstract UNIX sockets and signals do not leave the process's own tree.
+//   - Seccomp: system calls that act on other processes, on the machine, on System V
+//     and POSIX objects, or that make sockets and namespaces, are refused with EPERM;
+//     clone3 answers ENOSYS, so that libraries fall back to clone, whose flags can be
+//     seen, and so does what is newer than this list. A system call of a foreign architecture kills the process. For a read, so
+//     are those that change a file's mode, owner, times and attributes, which Landlock
+//     does not see.
+//   - Limits: open files, file size, processor time and address space.
+//
+// # What every process may use
+//
+// Its program and that program's loader, the library folders of the system, /dev/null,
+// and its private folder. Everything else is named in the policy.
+//
+// # What it does not do
+//
+// It does not hide: paths, sizes and owners can be looked up (stat is not an access to
+// Landlock), and /proc shows other processes where the policy has /proc. It does not
+// stop a process from waiting, from computing within its limits, or from writing to
+// its own output.
+//
+// Linux 6.12 (Landlock ABI 6) on amd64 and arm64; elsewhere New returns an error.
+package sandbox

@@ -1,0 +1,91 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// Network says which sockets a process may make.
+type Network string
+
+// The networks.
+const (
+	// NoNetwork is no socket at all, also no UNIX one.
+	NoNetwork Network = "none"
+	// Netlink is sockets that ask the kernel about itself (rtnetlink, sock_diag), as
+	// ip and ss do. Without capabilities they change nothing.
+	Netlink Network = "netlink"
+	// AnyNetwork is no restriction.
+	AnyNetwork Network = "any"
+)
+
+// Policy says what a process may do. The zero value of each list is nothing.
+type Policy struct {
+	// Program is what is executed, an absolute path.
+	Program string
+	// Read, Write and Exec are absolute, clean paths; a folder stands for all below
+	// it. Write includes reading. A path that does not exist gives nothing.
+	Read, Write, Exec []string
+	// Network is NoNetwork if empty.
+	Network Network
+	// Reads says that the process changes nothing: it has no Write and no AnyNetwork,
+	// and the modes, owners and times of files cannot be changed either.
+	Reads  bool
+	Limits Limits
+}
+
+// Limits bound one process. They are inherited, and each descendant counts for itself.
+type Limits struct {
+	NoFile uint64        // descriptors, DefaultNoFile if 0
+	FSize  *uint64       // bytes of the largest file it may write, nil is unlimited
+	CPU    time.Duration // processor time, rounded up to seconds; 0 is unlimited
+	Memory uint64        // bytes of address space; 0 is unlimited
+}
+
+// DefaultNoFile is the number of descriptors of a process whose policy does not say.
+const DefaultNoFile = 1024
+
+// Layers is what was applied to a process. All of it is in force before the first
+// instruction of the process.
+type Layers struct {
+	NoNewPrivs   bool   `json:"no_new_privs"`
+	Capabilities string `json:"capabilities"` // "none"
+	Landlock     int    `json:"landlock"`     // the ABI of the kernel
+	// Scopes are what does not leave the process's own tree.
+	Scopes  []string `json:"scopes"`
+	Seccomp string   `json:"seccomp"` // "sha256:" and the digest of the filter
+	Network Network  `json:"network"`
+	Reads   bool     `json:"reads_only"`
+	Limits  []Limit  `json:"limits"`
+}
+
+// Limit is one resource limit, soft and hard at once.
+type Limit struct {
+	Name  string `json:"name"` // as in op files: nofile, fsize, cpu, memory; and core
+	Value uint64 `json:"value"`
+}
+
+// check says why p is no policy.
+func (p *Policy) check() error {
+	for _, list := range [][]string{{p.Program}, p.Read, p.Write, p.Exec} {
+		for _, path := range list {
+			if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+				return fmt.Errorf("%q is not a clean absolute path", path)
+			}
+		}
+	}
+	switch p.Network {
+	case NoNetwork, Netlink, AnyNetwork:
+	default:
+		return fmt.Errorf("unknown network %q", p.Network)
+	}
+	if p.Reads && len(p.Write) > 0 {
+		return errors.New("a read may write nowhere but to its private folder")
+	}
+	if p.Reads && p.Network == AnyNetwork {
+		return errors.New("a read has no network")
+	}
+	return nil
+}

@@ -1,0 +1,306 @@
+package sandbox
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+)
+
+// The rights of paths. Those of folders do not fit on files.
+const (
+	readFile  = landlock.AccessFSSet(ll.AccessFSReadFile)
+	readDir   = readFile | ll.AccessFSReadDir
+	execFile  = readFile | ll.AccessFSExecute
+	execDir   = readDir | ll.AccessFSExecute
+	writeFile = readFile | ll.AccessFSWriteFile | ll.AccessFSTruncate
+	writeDir  = writeFile | readDir | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeDir | ll.AccessFSMakeReg |
+		ll.AccessFSMakeSock | ll.AccessFSMakeFifo | ll.AccessFSMakeSym | ll.AccessFSRefer
+)
+
+// libraries are where the loader looks for what a program is linked with.
+var libraries = []string{"/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libexec", "/etc/ld.so.cache"}
+
+// minABI is the first Landlock with the signal scope.
+const minABI = 6
+
+// config is everything that the rights above know of. Later kernels restrict more;
+// what they add is taken up here by intention and not by their release.
+var config = landlock.V6
+
+// Sandbox is a prepared policy. It may be used by several threads at once.
+type Sandbox struct {
+	policy Policy
+	filter []unix.SockFilter
+	limits []Limit
+	layers Layers
+}
+
+// New prepares p. An error says which layer cannot be had, or what is wrong with p.
+func New(p Policy) (*Sandbox, error) {
+	if p.Network == "" {
+		p.Network = NoNetwork
+	}
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	abi, err := ll.LandlockGetABIVersion()
+	if err != nil {
+		return nil, fmt.Errorf("no sandbox: landlock: %w", err)
+	}
+	if abi < minABI {
+		return nil, fmt.Errorf("no sandbox: the kernel has Landlock ABI %d; want %d (Linux 6.12)", abi, minABI)
+	}
+	filter, err := assemble(&p)
+	if err != nil {
+		return nil, fmt.Errorf("no sandbox: seccomp: %w", err)
+	}
+	s := &Sandbox{policy: p, filter: filter, limits: p.Limits.list()}
+	s.layers = Layers{NoNewPrivs: true, Capabilities: "none", Landlock: abi, Scopes: []string{"abstract_unix_socket", "signal"},
+		Seccomp: digest(filter), Network: p.Network, Reads: p.Reads, Limits: s.limits}
+	return s, nil
+}
+
+// Layers returns what Confine and Limit apply.
+func (s *Sandbox) Layers() Layers { return s.layers }
+
+// Confine confines the calling thread, which must be locked to its goroutine, must
+// have no_new_privs and must never be unlocked. folder is the private folder of the
+// process to be started. After an error nothing may be started from the thread.
+func (s *Sandbox) Confine(folder string) error {
+	for _, layer := range []func() error{s.DropCapabilities, func() error { return s.Landlock(folder) }, s.Seccomp} {
+		if err := layer(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DropCapabilities is the first layer of Confine.
+func (s *Sandbox) DropCapabilities() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	if have[0].Effective&(1<<unix.CAP_SETPCAP) != 0 {
+		// Root gains nothing by exec, by three locks of which each would do.
+		const noRoot = 1<<0 | 1<<1 | 1<<2 | 1<<3 // NOROOT and NO_SETUID_FIXUP, each with its lock (linux/securebits.h)
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRoot, 0, 0, 0); err != nil {
+			return fmt.Errorf("set securebits: %w", err)
+		}
+		for c := uintptr(0); ; c++ {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); errors.Is(err, unix.EINVAL) {
+				break // beyond the last one
+			} else if err != nil {
+				return fmt.Errorf("drop capability %d: %w", c, err)
+			}
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("drop ambient capabilities: %w", err)
+	}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	return nil
+}
+
+// Landlock is the second layer of Confine.
+func (s *Sandbox) Landlock(folder string) error {
+	var rules []landlock.Rule
+	var problem error
+	allow := func(path string, file, dir landlock.AccessFSSet) {
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			problem = errors.Join(problem, err)
+		case info.IsDir():
+			rules = append(rules, landlock.PathAccess(dir, path))
+		default:
+			rules = append(rules, landlock.PathAccess(file, path))
+		}
+	}
+	allow(folder, writeFile, writeDir)
+	allow(os.DevNull, writeFile, writeDir)
+	allow(s.policy.Program, execFile, execFile)
+	for _, path := range interpreters(s.policy.Program) {
+		allow(path, execFile, execFile)
+	}
+	for _, path := range libraries {
+		allow(path, readFile, readDir)
+	}
+	for _, path := range s.policy.Read {
+		allow(path, readFile, readDir)
+	}
+	for _, path := range s.policy.Write {
+		allow(path, writeFile, writeDir)
+	}
+	for _, path := range s.policy.Exec {
+		allow(path, execFile, execDir)
+		for _, path := range interpreters(path) {
+			allow(path, execFile, execFile)
+		}
+	}
+	if problem != nil {
+		return fmt.Errorf("landlock: %w", problem)
+	}
+	c := config
+	if s.policy.Network == AnyNetwork {
+		c.HandledAccessNet = 0
+	}
+	fd, flags, err := c.NewRulesetFD(rules...)
+	if err != nil {
+		return fmt.Errorf("landlock: %w", err)
+	}
+	defer syscall.Close(fd)
+	if err := ll.LandlockRestrictSelf(fd, flags); err != nil {
+		return fmt.Errorf("landlock: %w", err)
+	}
+	return nil
+}
+
+// interpreters returns what the kernel executes to execute path: the loader that a
+// program names, the interpreter that a script names and that one's loader, or the
+// loaders of the system for a folder, whose programs are not known.
+func interpreters(path string) []string {
+	if info, err := os.Stat(path); err != nil {
+		return nil
+	} else if info.IsDir() {
+		var all []string
+		for _, pattern := range []string{"/lib64/ld-linux-*.so.*", "/lib/ld-linux-*.so.*", "/lib/ld-musl-*.so.*"} {
+			found, _ := filepath.Glob(pattern) // the patterns are right
+			all = append(all, found...)
+		}
+		return all
+	}
+	var all []string
+	const most = 5 // as deep as the kernel follows scripts
+	for len(all) < most {
+		next := interpreter(path)
+		if next == "" {
+			break
+		}
+		all = append(all, next)
+		path = next
+	}
+	return all
+}
+
+// interpreter returns what the first line of a script or the header of an ELF program
+// names, "" if it names none.
+func interpreter(program string) string {
+	f, err := os.Open(program)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var head [256]byte // what the kernel reads (BINPRM_BUF_SIZE)
+	n, _ := io.ReadFull(f, head[:])
+	if script, ok := bytes.CutPrefix(head[:n], []byte("#!")); ok {
+		line, _, _ := bytes.Cut(script, []byte("\n"))
+		if words := bytes.Fields(line); len(words) > 0 && filepath.IsAbs(string(words[0])) {
+			return string(words[0])
+		}
+		return ""
+	}
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return ""
+	}
+	for _, p := range e.Progs {
+		if p.Type != elf.PT_INTERP || p.Filesz > unix.PathMax {
+			continue
+		}
+		b := make([]byte, p.Filesz)
+		if _, err := p.ReadAt(b, 0); err != nil {
+			return ""
+		}
+		if path := string(bytes.TrimRight(b, "\x00")); filepath.IsAbs(path) {
+			return path
+		}
+	}
+	return ""
+}
+
+// Seccomp is the last layer of Confine. It is for the calling thread only.
+func (s *Sandbox) Seccomp() error {
+	program := unix.SockFprog{Len: uint16(len(s.filter)), Filter: &s.filter[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
+	runtime.KeepAlive(s)
+	if errno != 0 {
+		return fmt.Errorf("seccomp: %w", errno)
+	}
+	return nil
+}
+
+// Limit sets the limits of the process pid. The calling thread must not be confined.
+func (s *Sandbox) Limit(pid int) error {
+	for _, l := range s.limits {
+		var now unix.Rlimit
+		if err := unix.Prlimit(pid, resources[l.Name], nil, &now); err != nil {
+			return fmt.Errorf("limit %s: %w", l.Name, err)
+		}
+		value := min(l.Value, now.Max) // the gateway may have less itself
+		if err := unix.Prlimit(pid, resources[l.Name], &unix.Rlimit{Cur: value, Max: value}, nil); err != nil {
+			return fmt.Errorf("limit %s: %w", l.Name, err)
+		}
+	}
+	return nil
+}
+
+// resources are the limits by name.
+var resources = map[string]int{"nofile": unix.RLIMIT_NOFILE, "core": unix.RLIMIT_CORE, "fsize": unix.RLIMIT_FSIZE,
+	"cpu": unix.RLIMIT_CPU, "memory": unix.RLIMIT_AS}
+
+// Exceeded reports whether the calling process may go beyond l.
+func (l Limit) Exceeded() bool {
+	var now unix.Rlimit
+	err := unix.Getrlimit(resources[l.Name], &now)
+	return err != nil || now.Cur > l.Value || now.Max > l.Value
+}
+
+// list returns the limits in a fixed order.
+func (l Limits) list() []Limit {
+	files := l.NoFile
+	if files == 0 {
+		files = DefaultNoFile
+	}
+	list := []Limit{{"nofile", files}, {"core", 0}}
+	if l.FSize != nil {
+		list = append(list, Limit{"fsize", *l.FSize})
+	}
+	if l.CPU > 0 {
+		list = append(list, Limit{"cpu", uint64((l.CPU + time.Second - 1) / time.Second)})
+	}
+	if l.Memory > 0 {
+		list = append(list, Limit{"memory", l.Memory})
+	}
+	return list
+}
+
+func digest(filter []unix.SockFilter) string {
+	var b bytes.Buffer
+	for _, i := range filter {
+		_ = binary.Write(&b, binary.LittleEndian, i) // fixed-size fields, and a buffer takes all
+	}
+	sum := sha256.Sum256(b.Bytes())
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

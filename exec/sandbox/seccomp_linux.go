@@ -1,0 +1,179 @@
+package sandbox
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/elastic/go-seccomp-bpf"
+	"github.com/elastic/go-seccomp-bpf/arch"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// denied are the system calls that nobody gets, by what they are for. Those that an
+// architecture does not have are left out there.
+var denied = [][]string{
+	// Mounts and roots.
+	{"mount", "umount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"},
+	// Other processes: their memory, descriptors and scheduling.
+	{"process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd", "kcmp", "move_pages", "migrate_pages",
+		"setpriority", "ioprio_set"},
+	// Namespaces.
+	{"unshare", "setns"},
+	// Wide interfaces to the kernel, and ways around the rest of this list.
+	{"bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register",
+		"name_to_handle_at", "open_by_handle_at", "fanotify_init", "add_key", "request_key", "keyctl"},
+	// Objects that outlive the process and are shared by key or name. (POSIX shared
+	// memory is a file, which Landlock sees.)
+	{"shmget", "shmat", "shmctl", "shmdt", "msgget", "msgsnd", "msgrcv", "msgctl", "semget", "semop", "semtimedop", "semctl",
+		"mq_open", "mq_unlink"},
+	// The machine.
+	{"init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff", "acct", "quotactl",
+		"quotactl_fd", "syslog", "settimeofday", "clock_settime", "stime", "sethostname", "setdomainname", "iopl", "ioperm", "nfsservctl",
+		"vhangup", "lookup_dcookie"},
+}
+
+// metadata are the system calls that change a file other than by writing to it, which
+// Landlock does not see.
+var metadata = []string{"chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "utimensat",
+	"futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr", "removexattrat"}
+
+// onItself are system calls whose first argument says which process they act on, 0 for
+// the caller.
+var onItself = []string{"sched_setscheduler", "sched_setparam", "sched_setattr", "sched_setaffinity", "prlimit64"}
+
+// namespaces are the flags with which clone makes one. (CLONE_NEWTIME is no flag of
+// clone.)
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
+	unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// assemble returns the filter of p: the guard, the requests of ioctl, and the policy.
+func assemble(p *Policy) ([]unix.SockFilter, error) {
+	info, err := archInfo()
+	if err != nil {
+		return nil, err
+	}
+	var auditArch, ioctl uint32
+	switch info.ID {
+	case arch.X86_64.ID:
+		auditArch = unix.AUDIT_ARCH_X86_64
+	case arch.AARCH64.ID:
+		auditArch = unix.AUDIT_ARCH_AARCH64
+	default:
+		return nil, fmt.Errorf("the architecture %s has no deny list", info.Name)
+	}
+	number, ok := info.SyscallNames["ioctl"]
+	if !ok {
+		return nil, fmt.Errorf("the architecture %s has no ioctl", info.Name)
+	}
+	ioctl = uint32(number)
+
+	has := func(name string) bool { _, ok := info.SyscallNames[name]; return ok }
+	group := seccomp.SyscallGroup{Action: seccomp.ActionErrno}
+	deny := func(names []string) {
+		for _, name := range names {
+			if has(name) {
+				group.Names = append(group.Names, name)
+			}
+		}
+	}
+	when := func(name string, conditions ...seccomp.Condition) {
+		if has(name) {
+			group.NamesWithCondtions = append(group.NamesWithCondtions, seccomp.NameWithConditions{Name: name, Conditions: conditions})
+		}
+	}
+	for _, names := range denied {
+		deny(names)
+	}
+	if p.Reads {
+		deny(metadata)
+	}
+	// Conditions compare 64 bits where the kernel looks at 32, so each is of the kind
+	// that refuses too much, never too little.
+	for _, name := range onItself {
+		when(name, seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: 0})
+	}
+	when("clone", seccomp.Condition{Argument: 0, Operation: seccomp.BitsSet, Value: namespaces})
+	// The launch itself is traced up to its first instruction: the child asks for it,
+	// and the thread lets it go. Neither reaches another process.
+	when("ptrace", seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.PTRACE_TRACEME},
+		seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.PTRACE_DETACH})
+	switch p.Network {
+	case NoNetwork:
+		deny([]string{"socket", "socketpair"})
+	case Netlink:
+		deny([]string{"socketpair"})
+		when("socket", seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_NETLINK})
+	}
+	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{
+		{Names: []string{"clone3"}, Action: seccomp.ActionErrno | seccomp.Action(unix.ENOSYS)},
+		group,
+	}}
+	rest, err := policy.Assemble()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := bpf.Assemble(slices.Concat(guard(auditArch), unknown(info), requests(ioctl, p.Reads), rest))
+	if err != nil {
+		return nil, err
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	return filter, nil
+}
+
+// archInfo is what the library knows of the architecture that this program is for.
+func archInfo() (*arch.Info, error) { return arch.GetInfo("") }
+
+// Offsets in struct seccomp_data, on little-endian machines.
+const (
+	offNumber = 0
+	offArch   = 4
+	offArg1   = 24
+)
+
+// guard kills what calls by the numbers of another architecture, to which the rest of
+// the filter does not apply.
+func guard(auditArch uint32) []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offArch, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: auditArch, SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS},
+	}
+}
+
+// unknown answers ENOSYS for what is newer than the tables that the lists are read by,
+// as an older kernel does; else a list would miss what it cannot name.
+func unknown(info *arch.Info) []bpf.Instruction {
+	newest := 0
+	for _, number := range info.SyscallNames {
+		newest = max(newest, number)
+	}
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offNumber, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: uint32(newest), SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+	}
+}
+
+// requests refuses some requests of ioctl. The kernel takes 32 bits of them, so 32
+// bits are compared.
+func requests(ioctl uint32, reads bool) []bpf.Instruction {
+	list := []uint32{unix.TIOCSTI, unix.TIOCLINUX}
+	if reads {
+		const fsSetFlags, fsSetVersion, fsSetXattr = 0x40086602, 0x40087602, 0x401c5820 // linux/fs.h
+		list = append(list, fsSetFlags, fsSetVersion, fsSetXattr)
+	}
+	in := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offNumber, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioctl, SkipTrue: uint8(len(list) + 3)},
+		bpf.LoadAbsolute{Off: offArg1, Size: 4},
+	}
+	for i, request := range list {
+		// Over the requests after this one and the jump, onto the refusal.
+		in = append(in, bpf.JumpIf{Cond: bpf.JumpEqual, Val: request, SkipTrue: uint8(len(list) - i)})
+	}
+	return append(in, bpf.Jump{Skip: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+}
