@@ -206,8 +206,7 @@ type fields map[string]func(*node)
 
 // later are keys and types of op files that a later version will enforce. To
 // accept them now would promise what is not kept.
-var later = []string{"limits", "fs", "network", "run_as", "env", "concurrency", "rate", "sandbox", "publish", "checks",
-	"sha256", "stdin", "enabled"}
+var later = []string{"run_as", "env", "concurrency", "rate", "publish", "checks", "sha256", "stdin", "enabled", "processes"}
 
 // mapping reads n as a mapping with the given keys, of which those named must be
 // there.
@@ -340,7 +339,7 @@ func (r *fileReader) op(e entry, provider string) Op {
 		r.bad(e.line, "op name %q: want a letter or _, then letters, digits or any of _.:/-, at most %d bytes", clip(e.key), MaxNameLen)
 	}
 	what := "op " + clip(e.key)
-	var params, argv *node
+	var params, argv, paths, network *node
 	unsupported := false
 	r.mapping(e.value, what, fields{
 		"summary": func(n *node) {
@@ -361,7 +360,7 @@ func (r *fileReader) op(e entry, provider string) Op {
 		"timeout": func(n *node) { op.Timeout = r.timeout(n) },
 		"output": func(n *node) {
 			r.mapping(n, "output", fields{
-				"max": func(n *node) { op.Command.OutputMax = r.size(n) },
+				"max": func(n *node) { op.Command.OutputMax = r.size(n, "max", MaxOutput) },
 				"kind": func(n *node) {
 					if op.Command.Kind = r.text(n, "kind", 100); n.kind == stringNode && !mediaType.MatchString(op.Command.Kind) {
 						r.bad(n.line, "kind %q: want a media type such as text/plain", clip(op.Command.Kind))
@@ -369,6 +368,10 @@ func (r *fileReader) op(e entry, provider string) Op {
 				},
 			})
 		},
+		"limits":  func(n *node) { op.Command.Limits = r.limits(n) },
+		"fs":      func(n *node) { paths, op.Command.FS = n, r.paths(n) },
+		"network": func(n *node) { network, op.Command.Network = n, r.network(n) },
+		"sandbox": func(n *node) { r.sandbox(n) },
 		"aliases": func(n *node) {
 			for _, a := range r.list(n, "aliases", 16, MaxNameLen) {
 				if op.Aliases = append(op.Aliases, OpName(a)); !OpName(a).Valid() {
@@ -379,6 +382,12 @@ func (r *fileReader) op(e entry, provider string) Op {
 		"catalog":  func(n *node) { op.Catalog = r.catalog(n) },
 		"examples": func(n *node) { op.Examples = r.examples(n) },
 	}, "summary", "side_effecting", "argv")
+	if !op.SideEffecting && len(op.Command.FS.Write) > 0 {
+		r.bad(paths.find("write").line, "an op without side effects may write to its private folder only; remove write, or say side_effecting: true")
+	}
+	if !op.SideEffecting && op.Command.Network == NetworkAny {
+		r.bad(network.line, "an op without side effects has no network; write none or netlink, or say side_effecting: true")
+	}
 	if params != nil {
 		op.Params = r.params(params)
 	}
@@ -407,8 +416,8 @@ func (r *fileReader) timeout(n *node) time.Duration {
 
 var byteSize = regexp.MustCompile(`^([1-9][0-9]{0,9})(B|KiB|MiB)$`)
 
-func (r *fileReader) size(n *node) int64 {
-	m := byteSize.FindStringSubmatch(r.text(n, "max", 40))
+func (r *fileReader) size(n *node, what string, most int64) int64 {
+	m := byteSize.FindStringSubmatch(r.text(n, what, 40))
 	if n.kind != stringNode {
 		return 0
 	}
@@ -417,10 +426,84 @@ func (r *fileReader) size(n *node) int64 {
 		size, _ = strconv.ParseInt(m[1], 10, 64)
 		size <<= map[string]int{"B": 0, "KiB": 10, "MiB": 20}[m[2]]
 	}
-	if size < 1 || size > MaxOutput {
-		r.bad(n.line, "max %q: want a size up to %dMiB, such as 256KiB", clip(n.text), MaxOutput>>20)
+	if size < 1 || size > most {
+		r.bad(n.line, "%s %q: want a size up to %dMiB, such as 256KiB", what, clip(n.text), most>>20)
 	}
 	return size
+}
+
+// maxLimit is the largest size that a limit may name, in bytes.
+const maxLimit = 1 << 40
+
+func (r *fileReader) limits(n *node) (l Limits) {
+	r.mapping(n, "limits", fields{
+		"nofile": func(n *node) {
+			if l.NoFile = r.int(n, "nofile"); n.kind == numberNode && (l.NoFile < 4 || l.NoFile > 1<<20) {
+				r.bad(n.line, "nofile %s: want 4 to %d open files", clip(n.text), 1<<20)
+			}
+		},
+		"fsize": func(n *node) {
+			var size int64
+			if n.kind != numberNode || n.text != "0" { // 0 is no file at all
+				size = r.size(n, "fsize", maxLimit)
+			}
+			l.FSize = &size
+		},
+		"cpu": func(n *node) {
+			d, err := time.ParseDuration(r.text(n, "cpu", 40))
+			if l.CPU = d; n.kind == stringNode && (err != nil || d < time.Second || d%time.Second != 0 || d > MaxTimeout) {
+				r.bad(n.line, "cpu %q: want whole seconds from 1s to %s", clip(n.text), MaxTimeout)
+			}
+		},
+		"memory": func(n *node) { l.Memory = r.size(n, "memory", maxLimit) },
+	})
+	return l
+}
+
+func (r *fileReader) paths(n *node) (p Paths) {
+	read := func(to *[]string, what string) func(*node) {
+		return func(n *node) {
+			*to = r.list(n, what, 64, MaxString)
+			for i, path := range *to {
+				if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+					r.bad(n.items[i].line, "%s %q: want a clean absolute path", what, clip(path))
+				}
+			}
+		}
+	}
+	r.mapping(n, "fs", fields{"read": read(&p.Read, "read"), "write": read(&p.Write, "write"), "exec": read(&p.Exec, "exec")})
+	return p
+}
+
+func (r *fileReader) network(n *node) Network {
+	net := Network(r.text(n, "network", 40))
+	switch net {
+	case NetworkNone, NetworkNetlink, NetworkAny:
+	default:
+		if n.kind == stringNode {
+			r.bad(n.line, "unknown network %q; want none, netlink or any", clip(string(net)))
+		}
+	}
+	return net
+}
+
+// sandboxLayers are the layers that every command op runs in.
+var sandboxLayers = []string{"landlock", "seccomp", "limits", "capabilities"}
+
+// sandbox reads which layers an op insists on. It has nothing to keep: no op runs
+// without all that there are.
+func (r *fileReader) sandbox(n *node) {
+	if n.kind == stringNode && n.text == "none" {
+		r.bad(n.line, "this version runs no op without a sandbox; remove sandbox: none")
+		return
+	}
+	r.mapping(n, "sandbox", fields{"require": func(n *node) {
+		for _, layer := range r.list(n, "require", 16, 40) {
+			if !slices.Contains(sandboxLayers, layer) {
+				r.bad(n.line, "this version has no layer %q; the layers are %s", clip(layer), strings.Join(sandboxLayers, ", "))
+			}
+		}
+	}}, "require")
 }
 
 var catalogWord = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)

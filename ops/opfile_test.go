@@ -241,6 +241,32 @@ func TestReadFileRefuses(t *testing.T) {
 			}
 		})
 	}
+	for lines, want := range map[string]string{
+		"fs: {write: [/srv]}":   "f.yaml:7: an op without side effects may write to its private folder only",
+		"network: any":          "f.yaml:7: an op without side effects has no network",
+		"network: some":         `f.yaml:7: unknown network "some"`,
+		"network: [none]":       "f.yaml:7: network is a list",
+		"fs: {read: [srv]}":     `f.yaml:7: read "srv": want a clean absolute path`,
+		"fs: {read: [/a/../b]}": "want a clean absolute path",
+		"fs: {exec: /usr}":      "f.yaml:7: exec is the string",
+		"fs: {list: [/]}":       `f.yaml:7: unknown key "list" in fs`,
+		"fs:\n      read:\n        - /ok\n        - nope": `f.yaml:10: read "nope"`,
+		"limits: {nofile: 3}":                             "f.yaml:7: nofile 3: want 4",
+		"limits: {nofile: '64'}":                          "f.yaml:7: nofile is the string",
+		"limits: {fsize: 1}":                              "f.yaml:7: fsize is the number 1",
+		"limits: {fsize: 1TB}":                            `f.yaml:7: fsize "1TB"`,
+		"limits: {cpu: 500ms}":                            `f.yaml:7: cpu "500ms": want whole seconds`,
+		"limits: {cpu: 1h}":                               "want whole seconds",
+		"limits: {memory: 0}":                             "f.yaml:7: memory is the number 0",
+		"limits: {processes: 16}":                         "this version does not enforce processes",
+		"sandbox: none":                                   "f.yaml:7: this version runs no op without a sandbox",
+		"sandbox: {require: [cgroup]}":                    `f.yaml:7: this version has no layer "cgroup"`,
+		"sandbox: {}":                                     "sandbox has no require",
+	} {
+		if _, err := ReadFile("f.yaml", []byte(with(lines))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", lines, err, want)
+		}
+	}
 	for _, key := range later {
 		if _, err := ReadFile("f.yaml", []byte(with(key+": x"))); err == nil || !strings.Contains(err.Error(), "this version does not enforce "+key) {
 			t.Errorf("key %s: got %v", key, err)
@@ -269,6 +295,38 @@ func TestReadFileAccepts(t *testing.T) {
 		if _, err := ReadFile("f.yaml", []byte(file)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// What an op file says of the sandbox arrives, and is part of the op's digest.
+func TestSandboxKeys(t *testing.T) {
+	read := func(lines string) *Command {
+		f, err := ReadFile("f.yaml", []byte(with(lines)))
+		if err != nil {
+			t.Fatalf("%s: %v", lines, err)
+		}
+		return f.Ops[0].Command
+	}
+	size := int64(3 << 20)
+	got := read("side_effecting: true\nfs: {read: [/etc], write: [/srv/a, /srv/b], exec: [/usr/bin]}\nnetwork: any\n" +
+		"limits: {nofile: 64, fsize: 3MiB, cpu: 5s, memory: 256MiB}\nsandbox: {require: [landlock, seccomp]}")
+	want := &Command{Argv: []Arg{{Word: "/bin/true"}}, OutputMax: DefaultOutput, Kind: "text/plain",
+		FS: Paths{Read: []string{"/etc"}, Write: []string{"/srv/a", "/srv/b"}, Exec: []string{"/usr/bin"}}, Network: NetworkAny,
+		Limits: Limits{NoFile: 64, FSize: &size, CPU: 5 * time.Second, Memory: 256 << 20}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want, got:\n%s", diff)
+	}
+	if l := read("limits: {fsize: 0}").Limits; l.FSize == nil || *l.FSize != 0 {
+		t.Errorf("fsize 0: got %+v", l)
+	}
+	digests := map[string]string{}
+	for _, lines := range []string{"", "fs: {read: [/etc]}", "fs: {exec: [/etc]}", "network: netlink", "limits: {nofile: 64}", "limits: {cpu: 5s}",
+		"limits: {fsize: 0}", "limits: {memory: 1MiB}"} {
+		op := Op{Name: "x", Command: read(lines)}
+		if other, taken := digests[op.digest()]; taken {
+			t.Errorf("%q and %q have one digest", lines, other)
+		}
+		digests[op.digest()] = lines
 	}
 }
 

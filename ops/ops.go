@@ -216,6 +216,37 @@ type Command struct {
 	Argv      []Arg
 	OutputMax int64  // bytes kept of stdout and stderr together
 	Kind      string // media type of the output, "text/plain" if empty
+	// FS are the files that the process may use beyond its program and the system's
+	// libraries. The zero value is none.
+	FS Paths
+	// Network is which sockets the process may make, none if empty.
+	Network Network
+	Limits  Limits
+}
+
+// Paths are absolute, clean paths; a folder stands for all below it.
+type Paths struct {
+	Read  []string
+	Write []string // reading included; none in an op without side effects
+	Exec  []string // reading included
+}
+
+// Network says which sockets a process may make.
+type Network string
+
+// The networks of op files.
+const (
+	NetworkNone    Network = "none"    // no socket at all
+	NetworkNetlink Network = "netlink" // those that ask the kernel, as ip and ss do
+	NetworkAny     Network = "any"     // all; not in an op without side effects
+)
+
+// Limits bound one process; what it starts counts for itself. 0 means the default.
+type Limits struct {
+	NoFile int64         // open files
+	FSize  *int64        // bytes of the largest file it may write; nil is no limit
+	CPU    time.Duration // processor time; 0 is no limit but the op's timeout
+	Memory int64         // bytes of address space; 0 is no limit
 }
 
 // Arg is one place in an argv. Exactly one of the two is set: a fixed word, or

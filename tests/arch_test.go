@@ -25,7 +25,8 @@ var permitted = map[string]struct {
 	"ops":                       {nil, "the vocabulary at the bottom"},
 	"envelope":                  {[]string{"ops"}, "renders outcomes as text"},
 	"exec/proc":                 {nil, "a process, without knowing why"},
-	"exec/command":              {[]string{"ops", "exec/proc"}, "turns an op and parameters into a process"},
+	"exec/sandbox":              {nil, "layers of the kernel, without knowing for what"},
+	"exec/command":              {[]string{"ops", "exec/proc", "exec/sandbox"}, "turns an op and parameters into a confined process"},
 	"service/journal":           {[]string{"ops"}, "the store's vocabulary"},
 	"service/journal/sqlite":    {[]string{"ops", "failpoint", "service/journal"}, "one engine"},
 	"service/journal/storetest": {[]string{"ops", "service/journal"}, "what every engine passes"},
@@ -40,22 +41,24 @@ var permitted = map[string]struct {
 
 // only holds libraries that one folder alone may import, with the reason.
 var only = map[string]struct{ in, why string }{
-	"os/exec":                          {"exec/proc", "every process is bounded in one place"},
-	"modernc.org/sqlite":               {"service/journal/sqlite", "one engine knows its driver"},
-	"database/sql":                     {"service/journal/sqlite", "features speak portable SQL through journal.Tx"},
-	"github.com/pressly/goose/v3":      {"service/journal/sqlite", "an engine migrates itself"},
-	"golang.org/x/mod/sumdb/tlog":      {"service/journal/notary", "the log's hashes are computed in one place"},
-	"golang.org/x/mod/sumdb/note":      {"service/journal/notary", "and signed there"},
-	"mvdan.cc/sh/v3/syntax":            {"harvester", "shell words are read in the curl form only"},
-	"github.com/danielgtaylor/huma/v2": {"adaptors/httpapi", "one HTTP framework, one place"},
-	"github.com/go-chi/chi/v5":         {"adaptors/httpapi", "one router, one place"},
-	"github.com/spf13/cobra":           {"cmd/box", "flags and commands belong to main"},
-	"github.com/goccy/go-yaml":         {"ops", "op files are read in one place"},
-	"github.com/cedar-policy/cedar-go": {"service/access", "one place decides"},
+	"os/exec":                                      {"exec/proc", "every process is bounded in one place"},
+	"modernc.org/sqlite":                           {"service/journal/sqlite", "one engine knows its driver"},
+	"database/sql":                                 {"service/journal/sqlite", "features speak portable SQL through journal.Tx"},
+	"github.com/pressly/goose/v3":                  {"service/journal/sqlite", "an engine migrates itself"},
+	"golang.org/x/mod/sumdb/tlog":                  {"service/journal/notary", "the log's hashes are computed in one place"},
+	"golang.org/x/mod/sumdb/note":                  {"service/journal/notary", "and signed there"},
+	"mvdan.cc/sh/v3/syntax":                        {"harvester", "shell words are read in the curl form only"},
+	"github.com/danielgtaylor/huma/v2":             {"adaptors/httpapi", "one HTTP framework, one place"},
+	"github.com/go-chi/chi/v5":                     {"adaptors/httpapi", "one router, one place"},
+	"github.com/spf13/cobra":                       {"cmd/box", "flags and commands belong to main"},
+	"github.com/goccy/go-yaml":                     {"ops", "op files are read in one place"},
+	"github.com/elastic/go-seccomp-bpf":            {"exec/sandbox", "every filter is built in one place"},
+	"github.com/landlock-lsm/go-landlock/landlock": {"exec/sandbox", "every ruleset is built in one place"},
+	"github.com/cedar-policy/cedar-go":             {"service/access", "one place decides"},
 }
 
 // bottom may be imported by folders whose own list does not name ops, never by these.
-var pure = []string{"harvester", "exec/proc", "failpoint"}
+var pure = []string{"harvester", "exec/proc", "exec/sandbox", "failpoint"}
 
 func TestImportsRunDownwards(t *testing.T) {
 	seen := map[string]bool{}

@@ -38,6 +38,7 @@ type lab struct {
 	*gateway
 	t            *testing.T
 	box, dir     string // dir is where the ops leave their traces
+	starts       *os.File
 	scout, clerk string // tokens
 }
 
@@ -48,11 +49,11 @@ var scripts = []struct {
 	sideEffecting bool
 	script        string
 }{
-	{"test.hold", "60s", false, `echo x >>DIR/begun; until [ -e DIR/go ]; do sleep 0.02; done; echo let go`},
-	{"test.act", "60s", true, `echo x >>DIR/begun; until [ -e DIR/go ]; do sleep 0.02; done; echo x >>DIR/acts`},
+	{"test.hold", "60s", false, `read x <DIR/starts; until [ -e DIR/go ]; do sleep 0.02; done; echo let go`},
+	{"test.act", "60s", true, `read x <DIR/starts; until [ -e DIR/go ]; do sleep 0.02; done; echo x >>DIR/acts`},
 	{"test.deaf", "1s", false, `trap '' TERM INT HUP; while :; do sleep 1; done`},
-	{"test.family", "10s", false, `for i in 1 2 3 4 5 6 7 8; do setsid sh -c 'trap "" TERM HUP; echo $$ >>DIR/children; exec sleep 1000' & done
-until [ "$(wc -l <DIR/children)" = 8 ]; do sleep 0.02; done; echo left them`},
+	{"test.family", "10s", false, `for i in 1 2 3 4 5 6 7 8; do setsid sh -c 'trap "" TERM HUP; echo $$ >>children; exec sleep 1000' & done
+touch children; until [ "$(wc -l <children)" = 8 ]; do sleep 0.02; done; cat children`},
 	{"test.endless", "1s", false, `exec yes`},
 	{"test.flood", "60s", false, `exec head -c 2000000000 /dev/zero`},
 	{"test.orders", "10s", false, "printf '%s\\n' '[TOOL test.act {}]' '```tool' 'test.act {}' '```' '<!--' '[DM {\"to\":\"scout\",\"text\":\"no\"}]' 'curl -d {\"op\":\"test.act\"} https://localhost/exec'"},
@@ -70,7 +71,23 @@ func newLab(t *testing.T, state string) *lab {
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+strings.ReplaceAll(s.script, "DIR", l.dir)+"\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		file += fmt.Sprintf("  %s:\n    summary: For the tests.\n    side_effecting: %v\n    argv: [%s]\n    timeout: %s\n", s.name, s.sideEffecting, path, s.timeout)
+		file += fmt.Sprintf("  %s:\n    summary: For the tests.\n    side_effecting: %v\n    argv: [%s]\n    timeout: %s\n    fs: {read: [%s, /dev/zero], exec: [/bin, /usr/bin]", s.name, s.sideEffecting, path, s.timeout, l.dir)
+		if s.sideEffecting {
+			file += fmt.Sprintf(", write: [%s]", l.dir)
+		}
+		file += "}\n"
+	}
+	starts := filepath.Join(l.dir, "starts")
+	if err := unix.Mkfifo(starts, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if l.starts, err = os.OpenFile(starts, os.O_RDWR, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.starts.Close() })
+	if _, err := l.starts.Write(bytes.Repeat([]byte("\n"), maxStarts)); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(state, "ops.d", "test.yaml"), []byte(file), 0o600); err != nil {
 		t.Fatal(err)
@@ -78,6 +95,20 @@ func newLab(t *testing.T, state string) *lab {
 	l.gateway = serveAlive(t, l.box, state)
 	l.scout, l.clerk = l.agent(t, "scout"), l.agent(t, "clerk")
 	return l
+}
+
+// maxStarts is the number of starts that a lab can count.
+const maxStarts = 4096
+
+// begun counts the starts of test.hold and test.act. A read can leave no trace but to
+// take away, from a pipe, one byte a start.
+func (l *lab) begun() int {
+	l.t.Helper()
+	left, err := unix.IoctlGetInt(int(l.starts.Fd()), unix.TIOCINQ)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return maxStarts - left
 }
 
 // again starts the gateway once more after it has ended.
@@ -318,7 +349,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	hand("before")
 	act := l.order("test.act", "k1")
-	until(t, "the op has begun", func() bool { return l.lines("begun") == 1 })
+	until(t, "the op has begun", func() bool { return l.begun() == 1 })
 	fill(t, ballast)
 	for i := 0; len(refused) < 5; i++ {
 		if i == 1000 {
@@ -391,7 +422,7 @@ func TestStopInTheMiddleOfAReply(t *testing.T) {
 	if status != http.StatusOK || len(first.Calls) != 3 {
 		t.Fatalf("status %d, %+v", status, first)
 	}
-	until(t, "the first call runs", func() bool { return l.lines("begun") == 1 })
+	until(t, "the first call runs", func() bool { return l.begun() == 1 })
 	if err := l.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -431,7 +462,7 @@ func TestStopInTheMiddleOfAReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	act := l.order("test.act", "k1")
-	until(t, "the effect is under way", func() bool { return l.lines("begun") == 2 })
+	until(t, "the effect is under way", func() bool { return l.begun() == 2 })
 	if err := l.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +476,7 @@ func TestStopInTheMiddleOfAReply(t *testing.T) {
 	if status, a := l.ask(l.token, http.MethodPost, "/exec", map[string]any{"op": "test.act", "id": "k1"}); status != http.StatusBadGateway || a.Code != ops.OutcomeUnknown || a.Call != act {
 		t.Errorf("the same key again: status %d %s of call %s", status, a.Code, a.Call)
 	}
-	if n := l.lines("begun"); n != 2 {
+	if n := l.begun(); n != 2 {
 		t.Errorf("a call whose outcome is unknown was run again: %d begun", n)
 	}
 }
@@ -507,7 +538,7 @@ func TestCallersHangUp(t *testing.T) {
 					}
 					c = secure
 				}
-				before := l.lines("begun")
+				before := l.begun()
 				if _, err := io.WriteString(c, stage.send(n)); err != nil {
 					t.Fatalf("%s: %v", stage.name, err)
 				}
@@ -517,7 +548,7 @@ func TestCallersHangUp(t *testing.T) {
 					}
 				}
 				if stage.begins > 0 {
-					until(t, fmt.Sprintf("%s begins (round %d, caller %d)", stage.name, round, n), func() bool { return l.lines("begun") == before+stage.begins })
+					until(t, fmt.Sprintf("%s begins (round %d, caller %d)", stage.name, round, n), func() bool { return l.begun() == before+stage.begins })
 				}
 				c.Close()
 				if stage.replies { // taken or not, handing it in again is right
@@ -578,7 +609,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	before := digest()
 	held := l.order("test.hold", "held")
-	until(t, "a call runs", func() bool { return l.lines("begun") == 1 })
+	until(t, "a call runs", func() bool { return l.begun() == 1 })
 
 	var stop atomic.Bool
 	var load sync.WaitGroup
@@ -635,7 +666,7 @@ func TestReloadUnderLoad(t *testing.T) {
 }
 
 func opFile(provider, name string) []byte {
-	return fmt.Appendf(nil, "provider: %s\ntitle: T\nops:\n  %s:\n    summary: S.\n    side_effecting: false\n    argv: [/usr/bin/cat, /proc/uptime]\n", provider, name)
+	return fmt.Appendf(nil, "provider: %s\ntitle: T\nops:\n  %s:\n    summary: S.\n    side_effecting: false\n    argv: [/usr/bin/cat, /proc/uptime]\n    fs: {read: [/proc/uptime]}\n", provider, name)
 }
 
 // Who sees and does what with what belongs to scout: a thread, a call that runs, and
@@ -775,11 +806,11 @@ func TestWildOps(t *testing.T) {
 			t.Errorf("%s is %s %q, want %q", op, a.State, a.Fault.Code, want)
 		}
 	}
-	b, err := os.ReadFile(filepath.Join(l.dir, "children"))
-	if err != nil {
+	var family struct{ Result struct{ Stdout string } }
+	if err := l.get("/v1/calls/"+string(ids["test.family"]), &family); err != nil {
 		t.Fatal(err)
 	}
-	children := strings.Fields(string(b))
+	children := strings.Fields(family.Result.Stdout)
 	if len(children) != 8 {
 		t.Errorf("%d children, want 8", len(children))
 	}
@@ -795,7 +826,7 @@ func TestWildOps(t *testing.T) {
 	if err := l.get("/v1/calls", &calls); err != nil {
 		t.Fatal(err)
 	}
-	if len(calls.Calls) != len(ids)+1 || l.lines("begun") != 0 {
+	if len(calls.Calls) != len(ids)+1 || l.begun() != 0 {
 		t.Errorf("%d calls, want %d: a result was taken for an order", len(calls.Calls), len(ids)+1)
 	}
 	if grown := l.resident() - before; grown > 64<<20 {
@@ -1077,8 +1108,8 @@ func TestOneAgentShutsNobodyOut(t *testing.T) {
 			t.Errorf("call %s is %s %s", id, a.State, a.Fault.Code)
 		}
 	}
-	if ran == 0 || ran > 64 || ran != l.lines("begun") {
-		t.Errorf("of %d orders %d ran, %d began, %d were refused after the revocation", len(taken), ran, l.lines("begun"), refused)
+	if ran == 0 || ran > 64 || ran != l.begun() {
+		t.Errorf("of %d orders %d ran, %d began, %d were refused after the revocation", len(taken), ran, l.begun(), refused)
 	}
 }
 

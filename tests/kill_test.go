@@ -136,11 +136,12 @@ ops:
     params:
       name: {type: pattern, pattern: '%s/k[0-9]+\.XXXXXX', max: 400, doc: Where}
     argv: [/usr/bin/mktemp, --, {param: name}]
+    fs: {write: [%s]}
     timeout: 10s
     examples:
       accept: [{name: %s/k1.XXXXXX}]
       reject: [{name: /etc/passwd}]
-`, strings.ReplaceAll(k.effects, ".", `\.`), k.effects)
+`, strings.ReplaceAll(k.effects, ".", `\.`), k.effects, k.effects)
 	if err := os.WriteFile(filepath.Join(k.state, "ops.d", "test.yaml"), []byte(file), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -31,10 +31,11 @@ ops:
     params:
       count: {type: int, min: 0, max: 9, doc: A number}
     argv: [/usr/bin/touch, --, %s, {param: count}]
+    fs: {write: [%s]}
     examples:
       accept: [{count: 1}]
       reject: [{count: 10}]
-`, ran), 0o644); err != nil {
+`, ran, filepath.Dir(ran)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	g := serveAlive(t, box, state)

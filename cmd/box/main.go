@@ -39,9 +39,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"inband/exec/command"
 )
 
 func main() {
+	command.Canary()
 	os.Exit(Main())
 }
 

@@ -16,9 +16,12 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"inband/exec/command"
 )
 
 func TestMain(m *testing.M) {
+	command.Canary()
 	testscript.Main(m, map[string]func(){"box": func() { os.Exit(Main()) }})
 }
 

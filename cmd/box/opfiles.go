@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -181,6 +183,7 @@ func bindOpFiles(files []ops.File) (bound []ops.Bound, doubts []command.Problem)
 
 // loadOpFiles reads the op files of a gateway. An op whose program is missing or not
 // to be trusted is listed all the same, and its calls say so; the log says it at once.
+// So it is with an op whose sandbox a canary got out of.
 func loadOpFiles(dir string, log *slog.Logger) ([]ops.Bound, error) {
 	files, err := readOpFiles([]string{dir})
 	if err != nil {
@@ -189,6 +192,13 @@ func loadOpFiles(dir string, log *slog.Logger) ([]ops.Bound, error) {
 	bound, doubts := bindOpFiles(files)
 	for _, d := range doubts {
 		log.Warn("an op cannot run", "op", d.Op, "file", d.File, "line", d.Line, "why", d.Err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a start or a reload, which nobody cancels
+	defer cancel()
+	if err := command.Prove(ctx, bound); err != nil {
+		for line := range strings.Lines(err.Error()) {
+			log.Error("an op is disabled", "why", strings.TrimSpace(line))
+		}
 	}
 	return bound, nil
 }

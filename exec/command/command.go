@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"inband/exec/proc"
+	"inband/exec/sandbox"
 	"inband/ops"
 )
 
@@ -32,6 +33,8 @@ type Output struct {
 	// LeftBehind names processes, at most 8, that outlived the program and were
 	// killed.
 	LeftBehind []string `json:"left_behind,omitempty"`
+	// Layers is what confined the program.
+	Layers sandbox.Layers `json:"layers"`
 }
 
 // maxDetail bounds each stream in the details of a fault, in bytes: its end.
@@ -40,7 +43,21 @@ const maxDetail = 4 << 10
 // environment is what every program sees.
 var environment = []string{"LANG=C.UTF-8"}
 
-type executor struct{ op ops.Op }
+type executor struct {
+	op ops.Op
+	// box confines each run; broken says why there is none, and nothing runs then.
+	box    confiner
+	broken error
+	// confine makes box and that of the canary; sandbox.New but in tests.
+	confine func(sandbox.Policy) (confiner, error)
+}
+
+// confiner is a prepared sandbox.
+type confiner interface {
+	Confine(folder string) error
+	Limit(pid int) error
+	Layers() sandbox.Layers
+}
 
 var _ ops.Executor = (*executor)(nil)
 
@@ -51,7 +68,7 @@ func New(op ops.Op) (ops.Executor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Check(op.Command.Argv[0].Word); err != nil {
+	if err := errors.Join(Check(op.Command.Argv[0].Word), e.broken); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -83,7 +100,26 @@ func prepare(op ops.Op) (*executor, error) {
 	if err := disguised(&op); err != nil {
 		return nil, err
 	}
-	return &executor{op}, nil
+	e := &executor{op: op, confine: newSandbox}
+	e.box, e.broken = e.confine(policy(&op))
+	return e, nil
+}
+
+func newSandbox(p sandbox.Policy) (confiner, error) { return sandbox.New(p) }
+
+// policy is what the sandbox keeps op's program to.
+func policy(op *ops.Op) sandbox.Policy {
+	c := op.Command
+	p := sandbox.Policy{
+		Program: c.Argv[0].Word, Read: c.FS.Read, Write: c.FS.Write, Exec: c.FS.Exec, Network: sandbox.Network(c.Network),
+		Reads:  !op.SideEffecting,
+		Limits: sandbox.Limits{NoFile: uint64(c.Limits.NoFile), CPU: c.Limits.CPU, Memory: uint64(c.Limits.Memory)},
+	}
+	if c.Limits.FSize != nil {
+		size := uint64(*c.Limits.FSize)
+		p.Limits.FSize = &size
+	}
+	return p
 }
 
 // Problem is an op that cannot be run as things are, and why.
@@ -111,7 +147,7 @@ func Bind(file ops.File) ([]ops.Bound, []Problem) {
 		e, err := prepare(d.Op)
 		if err == nil {
 			bound = append(bound, ops.Bound{Op: d.Op, Executor: e})
-			err = Check(d.Command.Argv[0].Word)
+			err = errors.Join(Check(d.Command.Argv[0].Word), e.broken)
 		}
 		if err != nil {
 			problems = append(problems, Problem{d.Name, d.File, d.Line, err})
@@ -130,8 +166,12 @@ func (e *executor) Execute(ctx context.Context, call ops.Call) (ops.Outcome, err
 	if err := Check(e.op.Command.Argv[0].Word); err != nil {
 		return ops.Failure(notRun(ops.Unavailable, "op %s cannot be run here: %v", e.op.Name, err)), nil
 	}
+	if e.broken != nil {
+		return ops.Failure(notRun(ops.Unavailable, "op %s is disabled: %v", e.op.Name, e.broken)), nil
+	}
 	res, err := proc.Run(ctx, proc.Spec{
 		Argv: Argv(&e.op, values), Env: environment, Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
+		Confine: e.box.Confine, Limit: e.box.Limit,
 	})
 	if err != nil {
 		return e.notStarted(ctx, err), nil
@@ -183,6 +223,7 @@ func (e *executor) outcome(ctx context.Context, res proc.Result) (ops.Outcome, e
 	out := Output{
 		ExitCode: res.Exit, Truncated: res.Truncated(), DroppedBytes: res.Stdout.Dropped + res.Stderr.Dropped,
 		DurationMS: took.Milliseconds(), LeftBehind: readable(res.LeftBehind),
+		Layers: e.box.Layers(),
 	}
 	out.Stdout, out.StdoutBase64 = render(res.Stdout)
 	out.Stderr, out.StderrBase64 = render(res.Stderr)
@@ -196,7 +237,7 @@ func (e *executor) outcome(ctx context.Context, res proc.Result) (ops.Outcome, e
 // detail adds to f what is known of the run.
 func (e *executor) detail(res proc.Result, f *ops.Fault) *ops.Fault {
 	f = f.With("started", true).With("duration_ms", res.Ended.Sub(res.Started).Milliseconds()).
-		With("stdout", end(res.Stdout)).With("stderr", end(res.Stderr))
+		With("stdout", end(res.Stdout)).With("stderr", end(res.Stderr)).With("layers", e.box.Layers())
 	if res.Signal != 0 {
 		f = f.With("signal", res.Signal.String())
 	} else {

@@ -8,13 +8,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 // The test binary is also the program that the tests' ops run: its second word,
 // after "helper", says what it does.
 func TestMain(m *testing.M) {
+	Canary()
 	if len(os.Args) > 2 && os.Args[1] == "helper" {
 		helper(os.Args[2], os.Args[3:])
 		// Not os.Exit and not return: under the race detector these take a second.
@@ -47,6 +50,32 @@ func helper(mode string, args []string) {
 	case "ready":
 		os.WriteFile(args[0], nil, 0o600)
 		time.Sleep(time.Hour)
+	case "attack":
+		var t target
+		if err := json.Unmarshal([]byte(args[0]), &t); err != nil {
+			panic(err)
+		}
+		for _, a := range attack(t) {
+			fmt.Printf("%s = %s\n", a.Name, a.Got)
+		}
+	case "foreign":
+		// mov $20, %eax; int $0x80; ret: getpid by its number on 386
+		code, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			panic(err)
+		}
+		copy(code, []byte{0xb8, 20, 0, 0, 0, 0xcd, 0x80, 0xc3})
+		if err := unix.Mprotect(code, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+			panic(err)
+		}
+		entry := &code[0]
+		function := &entry
+		(*(*func())(unsafe.Pointer(&function)))()
+	case "besiege":
+		if err := besiege(args[0]); err != nil {
+			fmt.Println(err)
+			syscall.Exit(1)
+		}
 	default:
 		panic(mode)
 	}

@@ -1,0 +1,121 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"inband/exec/proc"
+	"inband/exec/sandbox"
+	"inband/ops"
+)
+
+// canaryName is the name that a canary runs under.
+const canaryName = "inband-canary"
+
+// canaryTime bounds one canary.
+const canaryTime = 10 * time.Second
+
+// aim is what a canary tries to do what is forbidden to.
+type aim struct {
+	PID     int             `json:"pid"`  // the gateway
+	File    string          `json:"file"` // outside its policy
+	Network sandbox.Network `json:"network"`
+	Reads   bool            `json:"reads"`
+	Limits  []sandbox.Limit `json:"limits"`
+}
+
+// kept is what a canary prints to which everything was refused that should be.
+const kept = "kept"
+
+// Canary must be the first thing that main calls. In a process that [Prove] started it
+// tries what its sandbox forbids, says what it could do, and exits; else it returns.
+func Canary() {
+	if len(os.Args) != 2 || os.Args[0] != canaryName {
+		return
+	}
+	var a aim
+	if err := json.Unmarshal([]byte(os.Args[1]), &a); err != nil {
+		fmt.Println("it does not know what to try:", err)
+		os.Exit(1)
+	}
+	if could := a.try(); len(could) > 0 {
+		fmt.Println("it could " + strings.Join(could, ", "))
+		os.Exit(1)
+	}
+	fmt.Println(kept)
+	os.Exit(0)
+}
+
+// Prove starts this program as a canary in the sandbox of each kind that the ops of
+// bound have, and disables the ops whose sandbox does not hold: their calls are
+// UNAVAILABLE. Kinds differ in their layers; the paths of an op are rules within one.
+// It returns what did not hold. It must be done before any of the ops is executed, and
+// main must call [Canary].
+func Prove(ctx context.Context, bound []ops.Bound) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program for the canary: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "inband-canary-")
+	if err != nil {
+		return fmt.Errorf("a folder for the canary: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		return fmt.Errorf("a file for the canary: %w", err)
+	}
+	proved := map[string]error{}
+	var errs []error
+	for _, b := range bound {
+		e, ok := b.Executor.(*executor)
+		if !ok || e.broken != nil {
+			continue
+		}
+		l := e.box.Layers()
+		kind, err := json.Marshal(l)
+		if err != nil {
+			return err
+		}
+		why, done := proved[string(kind)]
+		if !done {
+			why = e.prove(ctx, self, aim{os.Getpid(), file, l.Network, l.Reads, l.Limits})
+			proved[string(kind)] = why
+		}
+		if why != nil {
+			e.broken = fmt.Errorf("its sandbox does not hold: %w", why)
+			errs = append(errs, fmt.Errorf("op %s is disabled: %w", e.op.Name, e.broken))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// prove runs one canary in a sandbox like e's that holds no paths but the program's.
+func (e *executor) prove(ctx context.Context, self string, a aim) error {
+	p := policy(&e.op)
+	p.Program, p.Read, p.Write, p.Exec = self, nil, nil, nil
+	box, err := e.confine(p)
+	if err != nil {
+		return err
+	}
+	raw, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	res, err := proc.Run(ctx, proc.Spec{Argv: []string{canaryName, string(raw)}, Path: self, Env: environment,
+		Timeout: canaryTime, OutputMax: 4 << 10, Confine: box.Confine, Limit: box.Limit})
+	if err != nil {
+		return err
+	}
+	said := strings.TrimSpace(string(res.Stdout.Head))
+	if res.Exit != 0 || said != kept {
+		return fmt.Errorf("the canary ended with exit code %d, signal %d: %s%s", res.Exit, res.Signal, said, lastLine(res.Stderr))
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package command
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"inband/exec/sandbox"
+)
+
+// try does what is forbidden, one thing a layer at least, and returns what it could do.
+func (a aim) try() (could []string) {
+	did := func(what string, err error) {
+		if err == nil {
+			could = append(could, what)
+		}
+	}
+	open := func(path string, flags int) error {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return err
+	}
+	did("read a file", open(a.File, unix.O_RDONLY))
+	did("write a file", open(a.File, unix.O_WRONLY))
+	did("make a file", open(a.File+".new", unix.O_CREAT|unix.O_WRONLY))
+	did("signal the gateway", unix.Kill(a.PID, 0))
+	did("make a namespace", unix.Unshare(unix.CLONE_FS))
+	if a.Reads {
+		did("change the mode of a file", unix.Chmod(a.File, 0o600))
+	}
+	if a.Network != sandbox.AnyNetwork {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			unix.Close(fd)
+		}
+		did("make a socket", err)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		could = append(could, fmt.Sprintf("not tell its capabilities (%v)", err))
+	}
+	if have[0].Permitted|have[1].Permitted != 0 {
+		could = append(could, "keep capabilities")
+	}
+	if n, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || n != 1 {
+		could = append(could, "gain privileges")
+	}
+	for _, l := range a.Limits {
+		if l.Exceeded() {
+			could = append(could, fmt.Sprintf("exceed the limit %s", l.Name))
+		}
+	}
+	if err := open("mine", unix.O_CREAT|unix.O_RDWR); err != nil {
+		could = append(could, fmt.Sprintf("not write to its private folder (%v)", err))
+	}
+	return could
+}

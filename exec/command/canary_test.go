@@ -1,0 +1,109 @@
+package command
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"inband/exec/sandbox"
+	"inband/ops"
+)
+
+// weakened is a sandbox without one layer.
+type weakened struct {
+	*sandbox.Sandbox
+	without string
+}
+
+func (w weakened) Confine(folder string) error {
+	var errs []error
+	if w.without != "capabilities" {
+		errs = append(errs, w.DropCapabilities())
+	}
+	if w.without != "landlock" {
+		errs = append(errs, w.Landlock(folder))
+	}
+	if w.without != "seccomp" {
+		errs = append(errs, w.Seccomp())
+	}
+	return errors.Join(errs...)
+}
+
+func (w weakened) Limit(pid int) error {
+	if w.without == "limits" {
+		return nil
+	}
+	return w.Sandbox.Limit(pid)
+}
+
+// The canary finds each layer that is switched off, and the op does not run then.
+func TestCanary(t *testing.T) {
+	for without, says := range map[string]string{
+		"":             "",
+		"landlock":     "it could read a file, write a file, make a file",
+		"seccomp":      "it could make a namespace, change the mode of a file, make a socket",
+		"limits":       "it could exceed the limit nofile",
+		"capabilities": "it could keep capabilities",
+	} {
+		if without == "capabilities" && os.Geteuid() != 0 {
+			continue // has none to drop
+		}
+		o := op(t, "argv")
+		o.Command.Argv = []ops.Arg{word("/bin/true")}
+		o.Command.Limits.NoFile = 64
+		e, err := prepare(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.confine = func(p sandbox.Policy) (confiner, error) {
+			s, err := sandbox.New(p)
+			return weakened{s, without}, err
+		}
+		err = Prove(t.Context(), []ops.Bound{{Op: o, Executor: e}})
+		if says == "" {
+			if err != nil {
+				t.Errorf("with every layer: %v", err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "op t.op is disabled") {
+			t.Errorf("without %s: got %v, want %q", without, err, says)
+		}
+		out, err := e.Execute(t.Context(), ops.Call{Params: []byte(`{}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := failure(t, out, ops.Failed, ops.Unavailable); f.Details["started"] != false {
+			t.Errorf("without %s: got %v", without, f.Details)
+		}
+	}
+}
+
+// Every kind of op that an op file can have keeps what its policy says.
+func TestProveHolds(t *testing.T) {
+	size := int64(0)
+	var bound []ops.Bound
+	for _, c := range []struct {
+		effect  bool
+		network ops.Network
+		limits  ops.Limits
+	}{
+		{false, "", ops.Limits{}}, {false, ops.NetworkNone, ops.Limits{NoFile: 20, FSize: &size, CPU: 3e9, Memory: 8 << 30}},
+		{false, ops.NetworkNetlink, ops.Limits{}}, {true, ops.NetworkNone, ops.Limits{}}, {true, ops.NetworkAny, ops.Limits{}},
+	} {
+		o := op(t, "argv")
+		o.SideEffecting, o.Command.Network, o.Command.Limits = c.effect, c.network, c.limits
+		if raceEnabled {
+			o.Command.Limits.Memory = 0 // the race detector takes terabytes of addresses
+		}
+		e, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bound = append(bound, ops.Bound{Op: o, Executor: e})
+	}
+	if err := Prove(t.Context(), bound); err != nil {
+		t.Error(err)
+	}
+}
