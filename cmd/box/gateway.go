@@ -131,6 +131,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return err
 	}
 	g.registry.Swap(registry)
+	warnOfOps(policy, registry, g.log)
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Identities: directory, Events: g.store,
@@ -317,6 +318,7 @@ func (g *gateway) Reload(ctx context.Context) (reloaded, error) {
 	}
 	g.registry.Swap(registry)
 	g.policy.Swap(policy)
+	warnOfOps(policy, registry, g.log)
 	g.log.Info("ops reloaded", "ops", now.Ops, "digest", now.Digest, "policy", now.Policy)
 	return now, nil
 }

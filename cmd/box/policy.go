@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -138,6 +139,19 @@ func loadPolicy(path string) (*access.Policy, error) {
 		return nil, &policyError{err}
 	}
 	return policy, nil
+}
+
+// warnOfOps logs the ops that policy names and registry does not have as such: a rule
+// about one never applies.
+func warnOfOps(policy *access.Policy, registry *ops.Registry, log *slog.Logger) {
+	for _, name := range policy.Ops() {
+		switch e, ok := registry.Lookup(name); {
+		case !ok:
+			log.Warn("the policy names an op that is not there", "op", name)
+		case e.Name != name:
+			log.Warn("the policy names an op by an alias, which no decision is asked about", "alias", name, "op", e.Name)
+		}
+	}
 }
 
 // readPolicy reads a policy file. Its error is FileErrors when what is wrong is in it.

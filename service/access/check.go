@@ -187,6 +187,35 @@ func scopeEntities(p *ast.Policy) (uids []types.EntityUID) {
 	return uids
 }
 
+// Ops returns the ops that p names as Op::"NAME", in order, each once. Whether they
+// exist is for the registry to say: an op file may come later.
+func (p *Policy) Ops() []ops.OpName {
+	var names []ops.OpName
+	add := func(uid types.EntityUID) {
+		if uid.Type == "Op" {
+			names = append(names, ops.OpName(uid.ID))
+		}
+	}
+	for _, r := range p.rules {
+		tree := (*ast.Policy)(r.policy.AST())
+		for _, uid := range scopeEntities(tree) {
+			add(uid)
+		}
+		for _, c := range tree.Conditions {
+			ast.Inspect(ast.NewNode(c.Body), func(n ast.IsNode) bool {
+				if v, ok := n.(ast.NodeValue); ok {
+					if uid, ok := v.Value.(types.EntityUID); ok {
+						add(uid)
+					}
+				}
+				return true
+			})
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // What to do, told with a complaint.
 const (
 	actionHelp  = "the actions are run, ask, see, output, cancel, reply, approve and manage"

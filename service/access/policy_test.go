@@ -178,6 +178,17 @@ func TestBrokenPolicies(t *testing.T) {
 	}
 }
 
+func TestOpsOfAPolicy(t *testing.T) {
+	p, err := ParsePolicy("x", []byte(`forbid (principal, action in [Action::"run", Action::"ask"], resource == Op::"b");
+permit (principal, action == Action::"run", resource) when { [Op::"c", Op::"a"].contains(resource) || resource in [Op::"b"] };`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.Ops(), []ops.OpName{"a", "b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestLongPolicy(t *testing.T) {
 	text := []byte("permit (principal, action, resource);")
 	fits := append(slices.Clone(text), []byte(strings.Repeat("\n", MaxPolicy-len(text)))...)
