@@ -204,6 +204,10 @@ func (a *app) printCall(c callShown, raw json.RawMessage) error {
 	line("started", maybeStamp(c.StartedAt))
 	line("settled", maybeStamp(c.SettledAt))
 	line("params", string(c.Params))
+	var confined struct{ Layers json.RawMessage } // what a command op ran in; others have none
+	if json.Unmarshal(c.Result, &confined) == nil {
+		line("layers", string(confined.Layers))
+	}
 	if c.Fault != nil {
 		line("fault", fmt.Sprintf("%s (%s)", c.Fault.Message, c.Fault.Code))
 		if len(c.Fault.Details) > 0 {
