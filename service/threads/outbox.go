@@ -50,9 +50,15 @@ const batch = 64
 // one that delivers.
 func (t *Threads) deliver(after int64) {
 	t.drain()
+	done := after // the position up to which the last drain has seen all that was queued
 	service.Follow(t.life, t.store, after, t.log, func(e journal.Event) {
-		if e.Kind == "outbox.queued" {
-			t.drain()
+		if e.Kind != "outbox.queued" || e.Position <= done {
+			return
+		}
+		head, err := t.store.Head(t.life)
+		t.drain()
+		if err == nil {
+			done = head
 		}
 	})
 }
