@@ -56,13 +56,15 @@ code 2). With --json it is one document on standard output.`,
 					problems = append(problems, &ops.FileError{File: d.File, Line: d.Line, Message: d.Err.Error()})
 				}
 			}
-			return a.printCheck(len(bound), problems)
+			return a.printCheck("op", "the op files", len(bound), problems)
 		},
 	}
 	return a.prints(cmd)
 }
 
-func (a *app) printCheck(good int, problems ops.FileErrors) error {
+// printCheck says how many things of a kind ("op", "rule") are good in a place ("the
+// op files", "the policy"), or what is wrong there, which is a usage error.
+func (a *app) printCheck(kind, place string, good int, problems ops.FileErrors) error {
 	if a.json || a.jsonl {
 		type problem struct {
 			File    string `json:"file"`
@@ -73,7 +75,7 @@ func (a *app) printCheck(good int, problems ops.FileErrors) error {
 		for _, p := range problems {
 			list = append(list, problem{p.File, p.Line, p.Message})
 		}
-		if err := a.document(map[string]any{"ok": len(problems) == 0, "ops": good, "problems": list}); err != nil {
+		if err := a.document(map[string]any{"ok": len(problems) == 0, kind + "s": good, "problems": list}); err != nil {
 			return err
 		}
 	}
@@ -81,12 +83,12 @@ func (a *app) printCheck(good int, problems ops.FileErrors) error {
 		fmt.Fprintln(a.errs, clean(p.Error()))
 	}
 	if len(problems) > 0 {
-		return &exitError{code: ops.ExitUsage, err: fmt.Errorf("%s in the op files", count(int64(len(problems)), "problem"))}
+		return &exitError{code: ops.ExitUsage, err: fmt.Errorf("%s in %s", count(int64(len(problems)), "problem"), place)}
 	}
 	if a.json || a.jsonl {
 		return nil
 	}
-	return a.printf("%s good\n", count(int64(good), "op"))
+	return a.printf("%s good\n", count(int64(good), kind))
 }
 
 // readOpFiles reads op files and the op files in folders. Its error is FileErrors when

@@ -86,41 +86,14 @@ code 2). With --json it is one document on standard output.`,
 			if err != nil && !errors.As(err, &problems) {
 				return err
 			}
-			return a.printPolicyCheck(policy, problems)
+			rules := 0
+			if policy != nil {
+				rules = policy.Rules()
+			}
+			return a.printCheck("rule", "the policy", rules, problems)
 		},
 	}
 	return a.prints(cmd)
-}
-
-func (a *app) printPolicyCheck(policy *access.Policy, problems ops.FileErrors) error {
-	rules := 0
-	if policy != nil {
-		rules = policy.Rules()
-	}
-	if a.json || a.jsonl {
-		type problem struct {
-			File    string `json:"file"`
-			Line    int    `json:"line"`
-			Message string `json:"message"`
-		}
-		list := []problem{}
-		for _, p := range problems {
-			list = append(list, problem{p.File, p.Line, p.Message})
-		}
-		if err := a.document(map[string]any{"ok": len(problems) == 0, "rules": rules, "problems": list}); err != nil {
-			return err
-		}
-	}
-	for _, p := range problems {
-		fmt.Fprintln(a.errs, clean(p.Error()))
-	}
-	if len(problems) > 0 {
-		return &exitError{code: ops.ExitUsage, err: fmt.Errorf("%s in the policy", count(int64(len(problems)), "problem"))}
-	}
-	if a.json || a.jsonl {
-		return nil
-	}
-	return a.printf("%s good\n", count(int64(rules), "rule"))
 }
 
 // policyError is a policy file that a gateway cannot use.
