@@ -25,7 +25,12 @@ const (
 	InProgress        Code = "IN_PROGRESS"
 	KeyReused         Code = "KEY_REUSED"
 	OverLimit         Code = "OVER_LIMIT"
+	RateLimited       Code = "RATE_LIMITED"
+	ApprovalDenied    Code = "APPROVAL_DENIED"
+	ApprovalExpired   Code = "APPROVAL_EXPIRED"
+	ApprovalVoid      Code = "APPROVAL_VOID"
 	OpFailed          Code = "OP_FAILED"
+	NoSandbox         Code = "SANDBOX_UNAVAILABLE"
 	TimedOut          Code = "TIMED_OUT"
 	CallCancelled     Code = "CANCELLED"
 	NotStarted        Code = "NOT_STARTED"
@@ -72,7 +77,12 @@ var codes = []CodeInfo{
 	{InProgress, http.StatusConflict, ExitConflict, true, "A call with this idempotency key is still running; `details.call` is its id."},
 	{KeyReused, http.StatusUnprocessableEntity, ExitConflict, false, "This idempotency key was used for another op or other parameters."},
 	{OverLimit, http.StatusTooManyRequests, ExitConflict, false, "A reply holds more directives than one reply may; the rest was not run."},
+	{RateLimited, http.StatusTooManyRequests, ExitUnreachable, true, "The op or the identity has had its number of calls for now; nothing was taken. `details.retry_after` is the seconds to wait."},
+	{ApprovalDenied, http.StatusForbidden, ExitNotAllowed, false, "Somebody who may approve has denied the call; nothing ran."},
+	{ApprovalExpired, http.StatusConflict, ExitConflict, false, "Nobody approved the call in time; nothing ran. Order it again."},
+	{ApprovalVoid, http.StatusConflict, ExitConflict, false, "What the approval was for has changed since the call was ordered; nothing ran. `details.changed` names it, with what it was and what it is."},
 	{OpFailed, http.StatusBadGateway, ExitFailed, false, "The op ran and failed; `details` holds what it said."},
+	{NoSandbox, http.StatusServiceUnavailable, ExitFailed, false, "A layer of the sandbox that the op needs cannot be had here, so the op is disabled; nothing ran. `details.missing` names the layers."},
 	{TimedOut, http.StatusGatewayTimeout, ExitFailed, false, "The op was stopped at its deadline. What it had done by then stands."},
 	{CallCancelled, http.StatusConflict, ExitFailed, false, "The call was cancelled; `details.started` says whether it had begun."},
 	{NotStarted, http.StatusServiceUnavailable, ExitFailed, true, "The gateway stopped before the call began; nothing ran. Order it again."},

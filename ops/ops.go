@@ -120,11 +120,13 @@ const MaxKeyLen = 512
 // State is a station in the life of a call.
 type State string
 
-// The states of a call. A call is received or refused; a received one runs,
-// then succeeds, fails, is cancelled, or is left unknown by a crash. Accepted
-// means that the work goes on elsewhere and is settled later.
+// The states of a call. A call is received, parked or refused. A parked one is
+// received when it is approved and fails or is cancelled when it is not. A received
+// one runs, then succeeds, fails, is cancelled, or is left unknown by a crash.
+// Accepted means that the work goes on elsewhere and is settled later.
 const (
 	Received  State = "received"
+	Parked    State = "parked" // waits for somebody's approval
 	Refused   State = "refused"
 	Running   State = "running"
 	Accepted  State = "accepted"
@@ -168,6 +170,9 @@ type Outcome struct {
 	State  State   `json:"state"`
 	Result *Result `json:"result,omitempty"`
 	Fault  *Fault  `json:"fault,omitempty"`
+	// Receipt is the executor's account of what it did, one JSON object, for those who
+	// may read the call whole. It never holds a secret. Nil if there is none.
+	Receipt json.RawMessage `json:"receipt,omitempty"`
 }
 
 // Success returns the outcome of a call that did what it was for.
@@ -192,6 +197,14 @@ type ExecutorFunc func(ctx context.Context, call Call) (Outcome, error)
 // Execute calls f.
 func (f ExecutorFunc) Execute(ctx context.Context, call Call) (Outcome, error) { return f(ctx, call) }
 
+// Binder is an executor whose calls depend on more than their definition and
+// parameters: on files that could be others later. Bind returns what a call would rest
+// on now, a digest by the name of each thing. An approval binds it and holds only while
+// it stays the same.
+type Binder interface {
+	Bind(call Call) (map[string]string, error)
+}
+
 // Op is the definition of one operation. It is data: what it says is what
 // tools.list shows, what validation enforces and what its digest covers.
 type Op struct {
@@ -203,8 +216,16 @@ type Op struct {
 	Params        Params
 	Timeout       time.Duration // bound on one execution; 0 means DefaultTimeout
 	Command       *Command      // how a command op runs; nil for a native op
+	Concurrency   int           // executions at one time; 0 is no bound of its own
+	Rate          Rate          // executions begun in a time; the zero value is no bound of its own
 	Catalog       *Catalog      // how discovery presents it; nil means uncurated
 	Examples      Examples
+}
+
+// Rate is Count in any window of Per, which is at least a second.
+type Rate struct {
+	Count int
+	Per   time.Duration
 }
 
 // DefaultTimeout bounds an execution whose op names no timeout.
@@ -222,6 +243,56 @@ type Command struct {
 	// Network is which sockets the process may make, none if empty.
 	Network Network
 	Limits  Limits
+	// SHA256 is what the program's file must hash to, in lower-case hex; empty is
+	// whatever stands there.
+	SHA256 string
+	// Env is the environment beside LANG, in the order of the op file.
+	Env []EnvVar
+	// RunAs is the name of the user that the process runs as. Empty is the gateway's
+	// own user, or "nobody" where that is root.
+	RunAs string
+	// Unconfined is "sandbox: none": the op asks to run outside the sandbox, which the
+	// gateway's configuration must allow.
+	Unconfined bool
+	// Require are the layers without which the op is disabled, beyond those that every
+	// op needs.
+	Require []string
+	// Checks must hold for a run to count as a success. None is: exit code 0.
+	Checks []Check
+	// Publish are files of the private folder that are kept as artifacts.
+	Publish []Publish
+}
+
+// EnvVar is one variable of a process's environment. Exactly one of Value and
+// Credential is meant: Credential if it is not empty.
+type EnvVar struct {
+	Name       string
+	Value      string
+	Credential CredentialRef
+}
+
+// CredentialRef names a secret and never is one: "file:NAME" is a file of the
+// credentials folder, "env:NAME" a variable that the gateway's configuration names,
+// "systemd:NAME" a credential of the service manager. It is resolved when a process is
+// launched, and the value is written nowhere.
+type CredentialRef string
+
+var credentialRef = regexp.MustCompile(`^(file|env|systemd):[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
+
+// Valid reports whether r has the form of a reference. It says nothing about whether
+// there is such a credential.
+func (r CredentialRef) Valid() bool { return credentialRef.MatchString(string(r)) }
+
+// Check is one condition on a run. Exactly one of its members is set.
+type Check struct {
+	Exit   []int  // the exit codes that are a success
+	Stdout string // an RE2 expression that matches somewhere in what was kept of stdout
+}
+
+// Publish is one file of the private folder that is kept.
+type Publish struct {
+	File string // a clean relative path
+	Kind string // media type
 }
 
 // Paths are absolute, clean paths; a folder stands for all below it.
@@ -247,6 +318,9 @@ type Limits struct {
 	FSize  *int64        // bytes of the largest file it may write; nil is no limit
 	CPU    time.Duration // processor time; 0 is no limit but the op's timeout
 	Memory int64         // bytes of address space; 0 is no limit
+	// Processes is how many processes and threads the op's user may have when one of
+	// this op makes another; 0 is no limit.
+	Processes int64
 }
 
 // Arg is one place in an argv. Exactly one of the two is set: a fixed word, or

@@ -31,9 +31,33 @@ const (
 	Int Type = "int"
 	// Bool is true or false; in a command op it selects Then or Else.
 	Bool Type = "bool"
-	// Text is free text of at most Max bytes, line breaks and tabs allowed. Op
-	// files may not put it into an argv.
+	// Text is free text of at most Max bytes, line breaks and tabs allowed. In a
+	// command op it is the process's standard input and never a word.
 	Text Type = "text"
+	// Path is a path below Root, relative to it or absolute, of a thing of Kind. It is
+	// opened beneath Root when a process is launched, and handed over As says.
+	Path Type = "path"
+	// Host is a host name (RFC 1123) or an IP address, without a port.
+	Host Type = "host"
+	// Duration is a length of time from Min to Max, in nanoseconds, written as "90s"
+	// or "1h30m". In a command op its word is a whole number of Unit.
+	Duration Type = "duration"
+	// Secret is a CredentialRef out of Values. What it stands for is known to the
+	// process alone, which gets it As says.
+	Secret Type = "secret"
+)
+
+// How a value reaches a process that is not simply a word of its argv.
+const (
+	AsStdin      = "stdin"      // Text, and Path and Secret unless they say otherwise
+	AsArgument   = "argument"   // Path: its clean absolute path is a word
+	AsDescriptor = "descriptor" // Secret: the word is /dev/fd/N, where the process reads it
+)
+
+// Kinds of things that a Path may name.
+const (
+	KindFile = "file" // a regular file
+	KindDir  = "dir"
 )
 
 // Bounds on parameters.
@@ -54,12 +78,16 @@ type Param struct {
 	Doc      string
 	Optional bool // may be absent; in a command op its word is then left out
 
-	Values  []string // Enum
+	Values  []string // Enum; Secret: the references that a caller may choose from
 	Pattern string   // Pattern: an RE2 expression for the whole string
-	Min     int64    // Int
-	Max     int64    // Int: the largest value; Pattern and Text: bytes
+	Min     int64    // Int; Duration: nanoseconds
+	Max     int64    // Int: the largest value; Duration: nanoseconds; Pattern and Text: bytes
 	Then    []string // Bool in a command op: words for true
 	Else    []string // Bool in a command op: words for false
+	Root    string   // Path: an absolute, clean folder
+	Kind    string   // Path: KindFile or KindDir
+	As      string   // Path and Secret: how the process gets it; empty is AsStdin
+	Unit    string   // Duration: "ms", "s" or "m"; empty is "s"
 
 	re *regexp.Regexp
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -19,8 +20,12 @@ type Spec struct {
 	Path string
 	// Env is the whole environment, as NAME=value. Empty is an empty one.
 	Env []string
-	// Stdin is what the process reads; nil is /dev/null.
+	// Stdin is what the process reads; nil is /dev/null, unless StdinFile is set.
 	Stdin []byte
+	// StdinFile, if set, is the process's standard input itself. Run does not close it.
+	StdinFile *os.File
+	// Files are the process's descriptors from 3 on. Run does not close them.
+	Files []*os.File
 	// Scratch is the folder in which the private folder is made, the system's
 	// temporary folder if empty. On a disk, making and removing the private folder
 	// is what costs most beyond the process itself; on a tmpfs it costs nothing.

@@ -183,11 +183,15 @@ func (p *process) start(folder string, fenced bool) error {
 			}
 		}
 	}()
-	if p.spec.Stdin == nil {
-		if child[0], err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			return err
-		}
-	} else if child[0], p.in, err = pipe(1); err != nil {
+	switch {
+	case p.spec.StdinFile != nil:
+		child[0], err = unix.FcntlInt(p.spec.StdinFile.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	case p.spec.Stdin == nil:
+		child[0], err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	default:
+		child[0], p.in, err = pipe(1)
+	}
+	if err != nil {
 		return err
 	}
 	if p.out, child[1], err = pipe(0); err != nil {
@@ -196,6 +200,11 @@ func (p *process) start(folder string, fenced bool) error {
 	if p.errs, child[2], err = pipe(0); err != nil {
 		return err
 	}
+	files := []uintptr{uintptr(child[0]), uintptr(child[1]), uintptr(child[2])}
+	for _, f := range p.spec.Files {
+		files = append(files, f.Fd())
+	}
+	defer runtime.KeepAlive(p.spec.Files)
 	if p.spec.Confine != nil {
 		if err := p.spec.Confine(folder); err != nil {
 			return fmt.Errorf("confine: %w", err)
@@ -211,7 +220,7 @@ func (p *process) start(folder string, fenced bool) error {
 	p.pid, err = syscall.ForkExec(p.spec.Path, p.spec.Argv, &syscall.ProcAttr{
 		Dir:   folder,
 		Env:   append([]string{}, p.spec.Env...), // nil would mean the gateway's own
-		Files: []uintptr{uintptr(child[0]), uintptr(child[1]), uintptr(child[2])},
+		Files: files,
 		Sys: &syscall.SysProcAttr{
 			Setsid:    true,
 			Ptrace:    p.spec.Limit != nil, // stops the process at its exec
