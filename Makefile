@@ -38,11 +38,13 @@ fuzz: ## every fuzz target for FUZZTIME
 check: lint race ## what CI runs, with short fuzzing
 	$(MAKE) fuzz FUZZTIME=5s
 
-bench: ## the bars of the design, one line each: bar NAME FIGURE TARGET ok|short
+bench: ## the bars of the design, one line each (bar NAME FIGURE TARGET ok|short), and what the rest costs
 	$(GO) test -run '^$$' -bench Bars ./harvester
 	$(GO) test -run '^$$' -bench Bars ./exec/command
 	$(GO) test -run '^$$' -bench Bars ./service/journal/sqlite
 	$(GO) test -run '^$$' -bench Bars ./tests
+	$(GO) test -run '^$$' -bench Decide ./service/access
+	$(GO) test -run '^$$' -bench Cost ./service/journal/notary
 
 benchmarks: ## every benchmark by itself
 	$(GO) test -run '^$$' -bench . ./...
