@@ -60,12 +60,19 @@ func TestCanary(t *testing.T) {
 			s, err := sandbox.New(p)
 			return weakened{s, without}, err
 		}
-		err = Prove(t.Context(), []ops.Bound{{Op: o, Executor: e}})
+		bound := []ops.Bound{{Op: o, Executor: e}}
+		err = Prove(t.Context(), bound)
 		if says == "" {
 			if err != nil {
 				t.Errorf("with every layer: %v", err)
 			}
+			if got := Disabled(bound); got != nil {
+				t.Errorf("with every layer, disabled: %v", got)
+			}
 			continue
+		}
+		if got := Disabled(bound); len(got) != 1 || got[0].Op != o.Name || !strings.Contains(got[0].Error(), says) {
+			t.Errorf("without %s, disabled: got %v, want %q", without, got, says)
 		}
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "op t.op is disabled") {
 			t.Errorf("without %s: got %v, want %q", without, err, says)

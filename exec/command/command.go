@@ -45,6 +45,8 @@ var environment = []string{"LANG=C.UTF-8"}
 
 type executor struct {
 	op ops.Op
+	// definition is where op stands, for Disabled; its file is empty for New.
+	definition ops.Definition
 	// box confines each run; broken says why there is none, and nothing runs then.
 	box    confiner
 	broken error
@@ -146,6 +148,7 @@ func Bind(file ops.File) ([]ops.Bound, []Problem) {
 	for _, d := range file.Ops {
 		e, err := prepare(d.Op)
 		if err == nil {
+			e.definition = d
 			bound = append(bound, ops.Bound{Op: d.Op, Executor: e})
 			err = errors.Join(Check(d.Command.Argv[0].Word), e.broken)
 		}
@@ -154,6 +157,21 @@ func Bind(file ops.File) ([]ops.Bound, []Problem) {
 		}
 	}
 	return bound, problems
+}
+
+// Disabled returns a problem for each op of bound that no call runs as long as the
+// gateway is what it is: its sandbox cannot be had here or does not hold, or the
+// gateway's configuration forbids it. A program that is missing disables nothing, since
+// it may be installed at any time. It is for readiness, and may be called at any time
+// after Prove.
+func Disabled(bound []ops.Bound) []Problem {
+	var problems []Problem
+	for _, b := range bound {
+		if e, ok := b.Executor.(*executor); ok && e.broken != nil {
+			problems = append(problems, Problem{e.op.Name, e.definition.File, e.definition.Line, e.broken})
+		}
+	}
+	return problems
 }
 
 // Execute runs the program once. It returns an error only when the program was
