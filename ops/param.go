@@ -2,14 +2,18 @@ package ops
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
 	"math/big"
+	"net/netip"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"sort"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -69,6 +73,8 @@ const (
 	MaxString = 4 << 10
 	// MaxText bounds a Text parameter, in bytes.
 	MaxText = 64 << 10
+	// MaxDuration bounds a Duration parameter: 100 days.
+	MaxDuration = 2400 * time.Hour
 )
 
 // Param declares one parameter.
@@ -95,8 +101,17 @@ type Param struct {
 // Params are the parameters of an op, in the order of its definition.
 type Params []Param
 
-// Values are the parameters of one call after validation: string, int64 or bool
-// by name. An optional parameter that was absent is absent here too.
+// Values are the parameters of one call after validation, by name. An optional
+// parameter that was absent is absent here too. What a value is depends on the type:
+//
+//   - Enum, Pattern, Text: the string that the caller gave.
+//   - Int: an int64. Bool: a bool.
+//   - Path: a string, the clean path relative to Root, "." for Root itself. It may
+//     begin with "-" and is never a word; Param.Absolute makes the one that is.
+//   - Host: a string, a name in lower case or an address as net/netip writes it.
+//   - Duration: an int64, the number of Units. It is the word of a command op.
+//   - Secret: a string, one of the references in Param.Values and never what it
+//     stands for.
 type Values map[string]any
 
 var paramName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
@@ -148,11 +163,73 @@ func (p *Param) compile() error {
 		if p.Max < 1 || p.Max > MaxText {
 			return bad("a text needs max, 1 to %d bytes", MaxText)
 		}
+	case Path:
+		if !filepath.IsAbs(p.Root) || filepath.Clean(p.Root) != p.Root || badString(p.Root, MaxString, false) != "" {
+			return bad("a path needs a root, a clean absolute path; it has %q", clip(p.Root))
+		}
+		if p.Kind != KindFile && p.Kind != KindDir {
+			return bad("a path needs a kind, %s or %s; it has %q", KindFile, KindDir, clip(p.Kind))
+		}
+	case Host:
+	case Duration:
+		unit, ok := units[p.unit()]
+		if !ok {
+			return bad("unknown unit %q; the units are ms, s and m", clip(p.Unit))
+		}
+		if p.Min < 0 || p.Min > p.Max || p.Max > int64(MaxDuration) {
+			return bad("min and max lie between 0s and %s, min first", MaxDuration)
+		}
+		if p.Min%int64(unit) != 0 || p.Max%int64(unit) != 0 {
+			return bad("min and max are whole numbers of %s, since that is the unit", p.unit())
+		}
+	case Secret:
+		if len(p.Values) == 0 {
+			return bad("a secret needs the credentials that a caller may choose from")
+		}
+		for i, v := range p.Values {
+			if !CredentialRef(v).Valid() {
+				return bad("credential %q: want file:NAME, env:NAME or systemd:NAME", clip(v))
+			}
+			if slices.Contains(p.Values[:i], v) {
+				return bad("credential %q stands twice", v)
+			}
+		}
 	default:
-		return bad("unknown type %q; the types are enum, pattern, int, bool and text", p.Type)
+		return bad("unknown type %q; the types are %s", clip(string(p.Type)), strings.Join(typeNames(), ", "))
+	}
+	if p.As != "" && !slices.Contains(ways[p.Type], p.As) {
+		return bad("the process does not get a %s as %q; want %s", p.Type, clip(p.As), cmp.Or(strings.Join(ways[p.Type], " or "), "no as"))
 	}
 	return nil
 }
+
+// ways are the values of As that a type may have, the one that an empty As means first.
+var ways = map[Type][]string{
+	Text:   {AsStdin},
+	Path:   {AsStdin, AsArgument},
+	Secret: {AsStdin, AsDescriptor},
+}
+
+// typeNames are the types that there are, in the order of their constants.
+func typeNames() []string {
+	return []string{string(Enum), string(Pattern), string(Int), string(Bool), string(Text), string(Path), string(Host), string(Duration), string(Secret)}
+}
+
+// Stdin reports whether a process gets the value of p as its standard input, so that
+// it is no word of its argv.
+func (p *Param) Stdin() bool {
+	return len(ways[p.Type]) > 0 && (p.As == "" || p.As == AsStdin)
+}
+
+// Absolute returns the absolute path of value, which is one that Parse returned for p,
+// a Path. It is a matter of words: what stands there, and whether a link on the way
+// leads out of Root, is for the one who opens it to find.
+func (p *Param) Absolute(value string) string { return filepath.Join(p.Root, value) }
+
+// units are the units of a Duration.
+var units = map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute}
+
+func (p *Param) unit() string { return cmp.Or(p.Unit, "s") }
 
 // want says in words what p accepts.
 func (p *Param) want() string {
@@ -167,6 +244,18 @@ func (p *Param) want() string {
 		return "true or false"
 	case Text:
 		return fmt.Sprintf("a string of at most %d bytes without control characters, line breaks and tabs aside", p.Max)
+	case Path:
+		thing := "file"
+		if p.Kind == KindDir {
+			thing = "folder"
+		}
+		return fmt.Sprintf("the path of a %s below %s, relative to it or absolute, without ..", thing, p.Root)
+	case Host:
+		return "a host name (letters, digits, - and dots), an IPv4 or an IPv6 address, without a port"
+	case Duration:
+		return fmt.Sprintf("a duration from %s to %s, a whole number of %s, such as 90s or 1h30m", time.Duration(p.Min), time.Duration(p.Max), p.unit())
+	case Secret:
+		return "one of the references " + strings.Join(p.Values, ", ")
 	}
 	return ""
 }
@@ -174,25 +263,19 @@ func (p *Param) want() string {
 // check validates one decoded value. It returns what is wrong, or "".
 func (p *Param) check(v any) (any, string) {
 	switch p.Type {
-	case Enum, Pattern, Text:
+	case Enum, Pattern, Text, Path, Host, Duration, Secret:
 		s, ok := v.(string)
 		if !ok {
 			return nil, "is not a string"
 		}
 		limit := int64(MaxString)
-		if p.Type != Enum {
+		if p.Type == Pattern || p.Type == Text {
 			limit = p.Max
 		}
 		if why := badString(s, int(limit), p.Type == Text); why != "" {
 			return nil, why
 		}
-		if p.Type == Enum && !slices.Contains(p.Values, s) {
-			return nil, "is none of the values"
-		}
-		if p.Type == Pattern && !p.re.MatchString(s) {
-			return nil, "does not match"
-		}
-		return s, ""
+		return p.checkString(s)
 	case Int:
 		n, ok := v.(json.Number)
 		if !ok {
@@ -214,6 +297,127 @@ func (p *Param) check(v any) (any, string) {
 		return b, ""
 	}
 	return nil, "has a type that does not exist"
+}
+
+// checkString validates a string of which badString has nothing to say.
+func (p *Param) checkString(s string) (any, string) {
+	switch p.Type {
+	case Enum, Secret:
+		if !slices.Contains(p.Values, s) {
+			return nil, "is none of the values"
+		}
+	case Pattern:
+		if !p.re.MatchString(s) {
+			return nil, "does not match"
+		}
+	case Path:
+		return p.below(s)
+	case Host:
+		return host(s)
+	case Duration:
+		return p.count(s)
+	}
+	return s, ""
+}
+
+// below returns the clean path of s relative to p.Root. It goes by the words alone, and
+// refuses ".." even where the path would stay below, because through a link it need not.
+func (p *Param) below(s string) (any, string) {
+	root := strings.TrimSuffix(p.Root, "/")
+	switch rest, under := strings.CutPrefix(s, root); {
+	case s == "":
+		return nil, "is empty"
+	case slices.Contains(strings.Split(s, "/"), ".."):
+		return nil, "has a way up (..)"
+	case s[0] != '/':
+	case !under || rest != "" && rest[0] != '/':
+		return nil, "is not below " + p.Root
+	default:
+		s = "." + rest
+	}
+	if end := s[strings.LastIndexByte(s, '/')+1:]; p.Kind == KindFile && (end == "" || end == ".") {
+		return nil, "names a folder"
+	}
+	return filepath.Clean(s), ""
+}
+
+// maxHost is the longest host name, in bytes: the 255 octets of RFC 1035 (2.3.4) less
+// the length of the first label and the root.
+const maxHost = 253
+
+// The forms of a host. A name is that of RFC 1123 (2.1), and does not end in a label
+// that some resolver would read as a number: 127.1, 0x7f000001 and 256.1.1.1 are neither
+// names nor addresses.
+const (
+	hostName   = `^(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`
+	hostNumber = `(?:^|\.)(?:[0-9]+|0[xX][0-9A-Fa-f]*)$`
+)
+
+var hostNameRE, hostNumberRE = regexp.MustCompile(hostName), regexp.MustCompile(hostNumber)
+
+// host returns the canonical form of a host name or an address.
+func host(s string) (any, string) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		if a.Zone() != "" {
+			return nil, "is an address with a zone"
+		}
+		return a.String(), ""
+	}
+	switch {
+	case len(s) > maxHost:
+		return nil, fmt.Sprintf("is longer than %d bytes", maxHost)
+	case !hostNameRE.MatchString(s):
+		return nil, "is neither a host name nor an address"
+	case hostNumberRE.MatchString(s):
+		return nil, "ends in a number and is no address"
+	}
+	return strings.ToLower(s), ""
+}
+
+// addressPatterns are the forms of an address that netip.ParseAddr reads, without zones,
+// for a schema.
+func addressPatterns() (v4, v6 string) {
+	const octet, group = `(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`, `[0-9A-Fa-f]{1,4}`
+	v4 = `(?:` + octet + `\.){3}` + octet
+	forms := []string{`(?:` + group + `:){7}` + group, `(?:` + group + `:){6}` + v4}
+	for before := range 8 { // groups in front of the "::", which stands for at least one
+		front := ""
+		if before > 0 {
+			front = fmt.Sprintf(`(?:%s:){%d}%s`, group, before-1, group)
+		}
+		back := ""
+		if before < 7 {
+			back = fmt.Sprintf(`(?:(?:%s:){0,%d}%s)?`, group, 6-before, group)
+		}
+		if before < 6 {
+			back = fmt.Sprintf(`(?:%s|(?:%s:){0,%d}%s)`, back, group, 5-before, v4)
+		}
+		forms = append(forms, front+`::`+back)
+	}
+	return `^` + v4 + `$`, `^(?:` + strings.Join(forms, `|`) + `)$`
+}
+
+// durationForm is Go's notation without its doubles: the units once each and from the
+// largest down, no sign, and fractions only where nanoseconds hold them exactly.
+const durationForm = `^(?:[0-9]{1,9}(?:\.[0-9]{1,9})?h)?(?:[0-9]{1,9}(?:\.[0-9]{1,9})?m)?(?:[0-9]{1,9}(?:\.[0-9]{1,9})?s)?` +
+	`(?:[0-9]{1,15}ms)?(?:[0-9]{1,15}us)?(?:[0-9]{1,15}ns)?$`
+
+var durationRE = regexp.MustCompile(durationForm)
+
+// count returns how many units s lasts.
+func (p *Param) count(s string) (any, string) {
+	if s == "" || !durationRE.MatchString(s) {
+		return nil, "is not a duration"
+	}
+	d, err := time.ParseDuration(s)
+	unit := units[p.unit()]
+	switch {
+	case err != nil || int64(d) < p.Min || int64(d) > p.Max: // of this form only what overflows is an error
+		return nil, "is out of range"
+	case d%unit != 0:
+		return nil, "is not a whole number of " + p.unit()
+	}
+	return int64(d / unit), ""
 }
 
 // badString says what is wrong with s as a parameter of any type, or "". A
@@ -421,8 +625,8 @@ func safeNumber(n json.Number) bool {
 }
 
 // Schema returns the JSON Schema 2020-12 of the params object. A value is valid
-// under it exactly when Parse accepts it, the bounds in bytes aside, which JSON
-// Schema counts in characters.
+// under it exactly when Parse accepts it, but for what JSON Schema cannot say: it
+// counts characters and not bytes, and knows the form of a duration and not its length.
 func (ps Params) Schema() json.RawMessage {
 	type member struct {
 		name   string
@@ -459,7 +663,7 @@ func (p *Param) schema() map[string]any {
 		s["description"] = p.Doc
 	}
 	switch p.Type {
-	case Enum:
+	case Enum, Secret:
 		s["type"], s["enum"] = "string", p.Values
 	case Pattern:
 		s["type"], s["pattern"], s["maxLength"] = "string", `^(?:`+p.Pattern+`)$`, p.Max
@@ -471,6 +675,25 @@ func (p *Param) schema() map[string]any {
 	case Text:
 		s["type"], s["maxLength"] = "string", p.Max
 		s["not"] = map[string]any{"pattern": `[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]`}
+	case Path:
+		s["type"], s["minLength"], s["maxLength"] = "string", 1, MaxString
+		end, never := `(?:/|$)`, `^-|[\x00-\x1f\x7f-\x9f]|(?:^|/)\.\.(?:/|$)`
+		if p.Kind == KindFile {
+			end, never = `/`, never+`|(?:^|/)\.?$`
+		}
+		s["pattern"] = `^(?:[^/]|` + regexp.QuoteMeta(strings.TrimSuffix(p.Root, "/")) + end + `)`
+		s["not"] = map[string]any{"pattern": never}
+	case Host:
+		v4, v6 := addressPatterns()
+		s["type"] = "string"
+		s["anyOf"] = []any{
+			map[string]any{"pattern": hostName, "not": map[string]any{"pattern": hostNumber}, "maxLength": maxHost},
+			map[string]any{"format": "ipv4", "pattern": v4},
+			map[string]any{"format": "ipv6", "pattern": v6},
+		}
+	case Duration:
+		s["type"], s["minLength"], s["maxLength"], s["pattern"] = "string", 1, MaxString, durationForm
+		s["description"] = strings.TrimSpace(p.Doc + " (" + p.want() + ")")
 	}
 	return s
 }

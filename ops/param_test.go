@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -31,6 +33,13 @@ func everyType(t testing.TB) Params {
 		{Name: "i", Type: Int, Min: -3, Max: 300, Optional: true},
 		{Name: "b", Type: Bool, Optional: true},
 		{Name: "t", Type: Text, Max: 40, Optional: true},
+		{Name: "f", Type: Path, Root: "/srv/d.1", Kind: KindFile, Optional: true},
+		{Name: "d", Type: Path, Root: "/srv/d.1", Kind: KindDir, As: AsArgument, Optional: true},
+		{Name: "r", Type: Path, Root: "/", Kind: KindDir, Optional: true},
+		{Name: "h", Type: Host, Optional: true},
+		{Name: "w", Type: Duration, Min: int64(time.Second), Max: int64(2 * time.Hour), Optional: true},
+		{Name: "ms", Type: Duration, Min: 0, Max: int64(time.Minute), Unit: "ms", Doc: "How long", Optional: true},
+		{Name: "s", Type: Secret, Values: []string{"file:key-1", "systemd:x"}, Optional: true},
 	})
 }
 
@@ -57,19 +66,31 @@ func TestParseAgreesWithSchema(t *testing.T) {
 		p.Optional = false
 		ps := compiled(t, Params{p})
 		schema := schemaOf(t, ps)
-		t.Run(string(p.Type), rapid.MakeCheck(func(t *rapid.T) {
+		near := "abcé -d\n\t\x00\x1f\x7f\u0085😀"
+		switch p.Type {
+		case Path:
+			near = "a/.-/.d1srv"
+		case Host:
+			near = "0125af:.:-xX%"
+		case Duration:
+			near = "0139.hmsun-"
+		}
+		t.Run(p.Name+" "+string(p.Type), rapid.MakeCheck(func(t *rapid.T) {
 			value := rapid.OneOf(
 				rapid.SampledFrom([]string{`null`, `true`, `false`, `"true"`, `[]`, `{}`, `""`, `0`, `-0`, `1.0`, `1e2`, `1.5`, `15e-1`, `-3`, `-4`, `300`, `301`,
 					`1e-400`, `-1e-400`, `0e9999`, `1.00000000000000000001`, `1e400`, `9007199254740991`, `9007199254740992`, `9007199254740993`,
 					`"red"`, `"Red"`, `"red "`, `"dark blue"`, `"é"`, `"é"`, `"-a"`, `"a-"`, `"a\nb"`, `"\u0000"`, `"\u007f"`, `"\u0085"`, `"\t"`, `"\r"`, `"a\n"`}),
+				rapid.Map(rapid.SampledFrom(slices.Concat(paths, hosts, durations)), quoted),
 				rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(rapid.Int64Range(-400, 400).Draw(t, "n")) }),
 				rapid.Custom(func(t *rapid.T) string {
 					return fmt.Sprintf("%de%d", rapid.Int64Range(-40, 40).Draw(t, "n"), rapid.IntRange(-20, 20).Draw(t, "exp"))
 				}),
 				rapid.Custom(func(t *rapid.T) string {
-					s := rapid.StringOf(rapid.SampledFrom([]rune("abcé -d\n\t\x00\x1f\x7f\u0085😀"))).Draw(t, "s")
-					b, _ := json.Marshal(s)
-					return string(b)
+					s := rapid.StringOf(rapid.SampledFrom([]rune(near))).Draw(t, "s")
+					if p.Type == Path && rapid.Bool().Draw(t, "absolute") {
+						s = "/srv/d.1" + s
+					}
+					return quoted(s)
 				}),
 			).Draw(t, "value")
 			for _, raw := range []string{`{"` + p.Name + `":` + value + `}`, `{}`, `{"` + p.Name + `":` + value + `,"other":1}`} {
@@ -83,6 +104,11 @@ func TestParseAgreesWithSchema(t *testing.T) {
 					if s, ok := parsed.(map[string]any)[p.Name].(string); ok && valid && utf8.RuneCountInString(s) <= int(p.Max) && len(s) > int(p.Max) {
 						return // the bound is in bytes, the schema counts characters
 					}
+					if want, _ := fault.Details["want"].(string); valid && p.Type == Duration && want == p.want() {
+						if d, err := time.ParseDuration(strings.Trim(value, `"`)); err != nil || int64(d) < p.Min || int64(d) > p.Max || d%units[p.unit()] != 0 {
+							return // the schema knows the form, not the length
+						}
+					}
 					t.Fatalf("%s: Parse accepts %t (%v), the schema %t", raw, accepted, fault, valid)
 				}
 				if fault == nil && values[p.Name] == nil {
@@ -91,6 +117,148 @@ func TestParseAgreesWithSchema(t *testing.T) {
 			}
 		}))
 	}
+}
+
+func quoted(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string
+	}
+	return string(b)
+}
+
+// What the types Path, Host and Duration are tried with, good and bad; x61 of the cases
+// among them.
+var (
+	paths = []string{"a", "a/b", "a/", "a/.", ".", "./", "..", "../a", "a/..", "a/../b", "a//b", "./out//passwd", "out/", "...", "a/..b", "..b", "/", "//",
+		"/srv/d.1", "/srv/d.1/", "/srv/d.1/.", "/srv/d.1/a", "/srv/d.1//a/", "//srv/d.1/a", "/srv/./d.1/a", "/srv/d.12/a", "/srv/dx1/a", "/srv", "/etc/passwd",
+		"/srv/d.1/../x", "/srv/d.1/-a", "./-a", "-a", "~root", "$HOME", "{a,b}", "*", "a b", `a\b`, `..\a`, "é/x", "/srv/d.1/.."}
+	hosts = []string{"localhost", "Example.ORG", "a-b.c", "a--b", "-a", "a-", "a.-b", "a..b", ".a", "a.", "a_b", "127.0.0.1", "127.1", "1", "0x7f000001", "0x", "a.0x1",
+		"256.1.1.1", "01.2.3.4", "1.2.3.4.5", "1.2.3.4a", "4a", "a.1", "1.a", "::", "::1", "1::", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8", "1::3:4:5:6:7:8",
+		"1:2:3:4:5:6:7::8", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", "1::2::3", "::ffff:1.2.3.4", "::FFFF:1.2.3.4", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5::1.2.3.4", "1:2:3:4:5:6::1.2.3.4",
+		"::1.2.3.4:5", "::1.2.3.04", "12345::", "fe80::1%eth0", "[::1]", "a:80", "http://a", "a/b", "user@a", "bücher.example", "xn--bcher-kva.example",
+		strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a.", 126) + "a", strings.Repeat("a.", 126) + "aa", ":", ":1", "1:", ":::"}
+	durations = []string{"1s", "0s", "0", "90s", "1h30m", "1.5m", "1.5s", "1.5h", "2h", "2h1s", "1m1h", "1s1s", "+1s", "-1s", "1", "s", "1 s", "1S", ".5m", "1.m", "1h2m3s4ms5us6ns",
+		"1000ms", "1500ms", "1us", "1µs", "1.5ms", "1000000us", "1000000000ns", "1000000001ns", "999999999h", "9999999999h", "1d", "0.0000000001s", "1e3s", "0x1s", "0h0m1s", "60m", "120m", "3600000ms"}
+)
+
+// What Parse makes of the types whose value is not the caller's string.
+func TestCanonicalValues(t *testing.T) {
+	ps := everyType(t)
+	for _, c := range []struct {
+		name, value string
+		want        any // nil if it is refused
+		says        string
+	}{
+		{"f", "a/b", "a/b", ""}, {"f", "./a//./b", "a/b", ""}, {"f", "/srv/d.1//a", "a", ""}, {"f", "./-a", "-a", ""}, {"f", "a/..b/...", "a/..b/...", ""},
+		{"f", "{a,b}", "{a,b}", ""}, {"f", "~root/.bashrc", "~root/.bashrc", ""},
+		{"f", "", nil, "is empty"}, {"f", ".", nil, "names a folder"}, {"f", "a/", nil, "names a folder"}, {"f", "/srv/d.1", nil, "names a folder"}, {"f", "/srv/d.1/", nil, "names a folder"},
+		{"f", "a/../b", nil, "a way up"}, {"f", "/srv/d.1/../d.1/a", nil, "a way up"}, {"f", "/etc/passwd", nil, "not below /srv/d.1"}, {"f", "/srv/d.12", nil, "not below"},
+		{"f", "//srv/d.1/a", nil, "not below"}, {"f", "-a", nil, "begins with -"},
+		{"d", ".", ".", ""}, {"d", "a/", "a", ""}, {"d", "/srv/d.1", ".", ""}, {"d", "/srv/d.1/", ".", ""}, {"d", "/srv", nil, "not below"},
+		{"r", "/", ".", ""}, {"r", "/etc/", "etc", ""}, {"r", "//etc", "etc", ""}, {"r", "etc", "etc", ""},
+		{"h", "Example.ORG", "example.org", ""}, {"h", "::FFFF:1.2.3.4", "::ffff:1.2.3.4", ""}, {"h", "0:0:0:0:0:0:0:1", "::1", ""}, {"h", "127.0.0.1", "127.0.0.1", ""},
+		{"h", "4a", "4a", ""}, {"h", "1.a", "1.a", ""},
+		{"h", "127.1", nil, "ends in a number"}, {"h", "0x7f000001", nil, "ends in a number"}, {"h", "256.1.1.1", nil, "ends in a number"}, {"h", "fe80::1%eth0", nil, "zone"},
+		{"h", "[::1]", nil, "neither"}, {"h", "a:80", nil, "neither"}, {"h", "a-", nil, "neither"}, {"h", "a_b", nil, "neither"}, {"h", "bücher.example", nil, "neither"}, {"h", "", nil, "neither"},
+		{"h", strings.Repeat("a.", 127) + "a", nil, "longer than 253"}, {"h", strings.Repeat("a", 64), nil, "neither"},
+		{"w", "90s", int64(90), ""}, {"w", "1h30m", int64(5400), ""}, {"w", "1.5h", int64(5400), ""}, {"w", "2000ms", int64(2), ""},
+		{"w", "2h1s", nil, "out of range"}, {"w", "0s", nil, "out of range"}, {"w", "999999999h", nil, "out of range"}, {"w", "1500ms", nil, "whole number of s"},
+		{"w", "1", nil, "not a duration"}, {"w", "", nil, "not a duration"}, {"w", "30m1h", nil, "not a duration"}, {"w", "+1s", nil, "not a duration"}, {"w", "-1s", nil, "begins with -"},
+		{"ms", "0s", int64(0), ""}, {"ms", "1.5s", int64(1500), ""}, {"ms", "1us", nil, "whole number of ms"}, {"ms", "0.0000000001s", nil, "not a duration"},
+		{"s", "file:key-1", "file:key-1", ""}, {"s", "file:key-2", nil, "none of the values"}, {"s", "file:key-1 ", nil, "none of the values"},
+	} {
+		values, _, fault := ps.Parse(json.RawMessage(`{"` + c.name + `":` + quoted(c.value) + `}`))
+		switch {
+		case c.want == nil && (fault == nil || !strings.Contains(fault.Message, c.says)):
+			t.Errorf("%s %q: got %v, %v; want a fault with %q", c.name, c.value, values, fault, c.says)
+		case c.want != nil && (fault != nil || values[c.name] != c.want):
+			t.Errorf("%s %q: got %#v, %v; want %#v", c.name, c.value, values[c.name], fault, c.want)
+		}
+	}
+	for name, want := range map[string]string{"f": "/srv/d.1/-a", "r": "/-a"} {
+		if got := ps.find(name).Absolute("-a"); got != want {
+			t.Errorf("%s: Absolute gives %s, want %s", name, got, want)
+		}
+	}
+	if got := ps.find("d").Absolute("."); got != "/srv/d.1" {
+		t.Errorf("d: Absolute(.) is %s", got)
+	}
+	for name, want := range map[string]bool{"e": false, "p": false, "i": false, "b": false, "t": true, "f": true, "d": false, "h": false, "w": false, "s": true} {
+		if got := ps.find(name).Stdin(); got != want {
+			t.Errorf("%s: Stdin is %t", name, got)
+		}
+	}
+}
+
+// Whatever the JSON, no type accepts what no process may get, a value has one canonical
+// form, and Parse and the schema agree.
+func FuzzParam(f *testing.F) {
+	ps := everyType(f)
+	schemas := make([]*jsonschema.Schema, len(ps))
+	for i := range ps {
+		schemas[i] = schemaOf(f, ps[i:i+1])
+		for _, s := range slices.Concat(paths, hosts, durations, ps[i].Values) {
+			f.Add(i, quoted(s))
+		}
+		for _, s := range []string{`null`, `3`, `-0`, `1e2`, `true`, `"\u0000"`, `"a\nb"`, `"\ud800"`, "\"\xff\"", `"abc"`, `{}`, `1}{`} {
+			f.Add(i, s)
+		}
+	}
+	f.Fuzz(func(t *testing.T, i int, value string) {
+		if i < 0 || i >= len(ps) || len(value) > 1<<16 {
+			return
+		}
+		p := &ps[i]
+		raw := json.RawMessage(`{"` + p.Name + `":` + value + `}`)
+		values, canonical, fault := ps[i : i+1].Parse(raw)
+		parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+		if err == nil && fault == nil && schemas[i].Validate(parsed) != nil {
+			t.Fatalf("%s: %s is accepted, and not by the schema", p.Name, raw)
+		}
+		if fault != nil {
+			if object, ok := parsed.(map[string]any); ok && len(object) == 1 && fault.Code == InvalidParams && fault.Details["pointer"] == "/"+p.Name && schemas[i].Validate(parsed) == nil {
+				s, _ := object[p.Name].(string)
+				if p.Type != Duration && len(s) == utf8.RuneCountInString(s) && !strings.Contains(value, `\u`) && utf8.ValidString(value) {
+					t.Fatalf("%s: %s is refused (%v), and not by the schema", p.Name, raw, fault)
+				}
+			}
+			return
+		}
+		v, given := values[p.Name]
+		if !given { // "value" closed the object, and began another member
+			return
+		}
+		if s, ok := v.(string); ok && badString(strings.TrimPrefix(s, "-"), MaxText, true) != "" {
+			t.Fatalf("%s: %q is accepted", p.Name, s)
+		}
+		again, twice, fault := ps[i : i+1].Parse(canonical)
+		if fault != nil || !bytes.Equal(canonical, twice) || again[p.Name] != v {
+			t.Fatalf("%s: %s is %v, then %v (%v)", p.Name, raw, v, again, fault)
+		}
+		switch v := v.(type) {
+		case string:
+			if p.Type == Path && (!filepath.IsLocal(v) || filepath.Clean(v) != v || !strings.HasPrefix(p.Absolute(v)+"/", strings.TrimSuffix(p.Root, "/")+"/") || p.Kind == KindFile && v == ".") {
+				t.Fatalf("%s: %s is the path %q, %q", p.Name, raw, v, p.Absolute(v))
+			}
+			if p.Type != Path { // whose canonical value is relative to the root
+				if once, why := p.check(v); why != "" || once != v {
+					t.Fatalf("%s: the value %q becomes %v (%s)", p.Name, v, once, why)
+				}
+			}
+			if p.Type == Host && strings.ContainsAny(v, "-/%[]@") && (v[0] == '-' || strings.ContainsAny(v, "/%[]@")) {
+				t.Fatalf("host %q", v)
+			}
+		case int64:
+			n, unit := v, int64(1)
+			if p.Type == Duration {
+				unit = int64(units[p.unit()])
+			}
+			if n*unit < p.Min || n*unit > p.Max {
+				t.Fatalf("%s: %s is %d, out of range", p.Name, raw, n)
+			}
+		}
+	})
 }
 
 func TestParse(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 var nothing = ExecutorFunc(func(context.Context, Call) (Outcome, error) { return Success(&Result{}), nil })
@@ -47,6 +48,10 @@ func TestRegistryRefuses(t *testing.T) {
 		change(&b.Op)
 		return b
 	}
+	param := func(p Param) Bound {
+		p.Name = "a"
+		return op(func(o *Op) { o.Params = Params{p} })
+	}
 	for name, c := range map[string]struct {
 		bound []Bound
 		want  string
@@ -64,10 +69,29 @@ func TestRegistryRefuses(t *testing.T) {
 		"two-line summary":   {[]Bound{op(func(o *Op) { o.Summary = "a\nb" })}, "summary"},
 		"parameter twice":    {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Bool}, {Name: "a", Type: Bool}} })}, "stands twice"},
 		"parameter name":     {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a b", Type: Bool}} })}, "parameter name"},
-		"parameter type":     {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: "path"}} })}, "unknown type"},
+		"parameter type":     {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: "paths"}} })}, "unknown type"},
 		"enum value twice":   {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Enum, Values: []string{"x", "x"}}} })}, "stands twice"},
 		"enum of nothing":    {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Enum}} })}, "needs values"},
 		"int beyond":         {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Int, Max: MaxInt + 1}} })}, "±"},
+		"path without root":  {[]Bound{param(Param{Type: Path, Kind: KindDir})}, "needs a root"},
+		"relative root":      {[]Bound{param(Param{Type: Path, Kind: KindDir, Root: "srv"})}, "clean absolute path"},
+		"unclean root":       {[]Bound{param(Param{Type: Path, Kind: KindDir, Root: "/srv/"})}, "clean absolute path"},
+		"root with NUL":      {[]Bound{param(Param{Type: Path, Kind: KindDir, Root: "/s\x00"})}, "clean absolute path"},
+		"path without kind":  {[]Bound{param(Param{Type: Path, Root: "/srv"})}, "needs a kind"},
+		"path of a pipe":     {[]Bound{param(Param{Type: Path, Root: "/srv", Kind: "pipe"})}, "file or dir"},
+		"path descriptor":    {[]Bound{param(Param{Type: Path, Root: "/srv", Kind: KindFile, As: AsDescriptor})}, "stdin or argument"},
+		"secret without any": {[]Bound{param(Param{Type: Secret})}, "credentials"},
+		"secret that is one": {[]Bound{param(Param{Type: Secret, Values: []string{"hunter2"}})}, "want file:NAME"},
+		"secret outside":     {[]Bound{param(Param{Type: Secret, Values: []string{"file:../x"}})}, "want file:NAME"},
+		"secret twice":       {[]Bound{param(Param{Type: Secret, Values: []string{"env:A", "env:A"}})}, "stands twice"},
+		"secret as a word":   {[]Bound{param(Param{Type: Secret, Values: []string{"env:A"}, As: AsArgument})}, "stdin or descriptor"},
+		"enum as stdin":      {[]Bound{param(Param{Type: Enum, Values: []string{"a"}, As: AsStdin})}, "want no as"},
+		"text as a word":     {[]Bound{param(Param{Type: Text, Max: 9, As: AsArgument})}, "want stdin"},
+		"duration unit":      {[]Bound{param(Param{Type: Duration, Max: int64(time.Hour), Unit: "h"})}, "unknown unit"},
+		"duration below 0":   {[]Bound{param(Param{Type: Duration, Min: -1, Max: int64(time.Hour)})}, "between 0s and 2400h"},
+		"duration reversed":  {[]Bound{param(Param{Type: Duration, Min: int64(time.Hour), Max: int64(time.Second)})}, "min first"},
+		"duration too long":  {[]Bound{param(Param{Type: Duration, Max: int64(2401 * time.Hour)})}, "between 0s and 2400h"},
+		"duration fraction":  {[]Bound{param(Param{Type: Duration, Min: int64(time.Millisecond), Max: int64(time.Hour)})}, "whole numbers of s"},
 		"text without bound": {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Text}} })}, "needs max"},
 	} {
 		if r, err := New(c.bound...); err == nil || !strings.Contains(err.Error(), c.want) {
