@@ -52,6 +52,8 @@ type executor struct {
 	broken error
 	// confine makes box and that of the canary; sandbox.New but in tests.
 	confine func(sandbox.Policy) (confiner, error)
+	// digests are those of the files that the op names.
+	digests digests
 }
 
 // confiner is a prepared sandbox.
@@ -70,10 +72,16 @@ func New(op ops.Op) (ops.Executor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(Check(op.Command.Argv[0].Word), e.broken); err != nil {
+	if err := e.problem(); err != nil {
 		return nil, err
 	}
 	return e, nil
+}
+
+// problem says why a call would not run now.
+func (e *executor) problem() error {
+	_, err := e.examine(e.op.Command.Argv[0].Word, e.op.Command.SHA256)
+	return errors.Join(err, e.broken)
 }
 
 // prepare makes the executor of an op whose program has not been looked at.
@@ -150,7 +158,7 @@ func Bind(file ops.File) ([]ops.Bound, []Problem) {
 		if err == nil {
 			e.definition = d
 			bound = append(bound, ops.Bound{Op: d.Op, Executor: e})
-			err = errors.Join(Check(d.Command.Argv[0].Word), e.broken)
+			err = e.problem()
 		}
 		if err != nil {
 			problems = append(problems, Problem{d.Name, d.File, d.Line, err})
@@ -181,7 +189,8 @@ func (e *executor) Execute(ctx context.Context, call ops.Call) (ops.Outcome, err
 	if fault != nil {
 		return ops.Failure(fault), nil
 	}
-	if err := Check(e.op.Command.Argv[0].Word); err != nil {
+	program, err := e.examine(e.op.Command.Argv[0].Word, e.op.Command.SHA256)
+	if err != nil {
 		return ops.Failure(notRun(ops.Unavailable, "op %s cannot be run here: %v", e.op.Name, err)), nil
 	}
 	if e.broken != nil {
@@ -189,7 +198,10 @@ func (e *executor) Execute(ctx context.Context, call ops.Call) (ops.Outcome, err
 	}
 	res, err := proc.Run(ctx, proc.Spec{
 		Argv: Argv(&e.op, values), Env: environment, Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
-		Confine: e.box.Confine, Limit: e.box.Limit,
+		Confine: e.box.Confine,
+		Limit: func(pid int) error {
+			return errors.Join(program.started(pid), e.box.Limit(pid))
+		},
 	})
 	if err != nil {
 		return e.notStarted(ctx, err), nil
