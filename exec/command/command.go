@@ -102,10 +102,8 @@ func prepare(op ops.Op) (*executor, error) {
 	if op.Timeout < ops.MinTimeout || op.Timeout > ops.MaxTimeout {
 		return nil, fmt.Errorf("its timeout is %s; want %s to %s", op.Timeout, ops.MinTimeout, ops.MaxTimeout)
 	}
-	for _, a := range op.Command.Argv {
-		if a.Param != "" && !slices.ContainsFunc(op.Params, func(p ops.Param) bool { return p.Name == a.Param && p.Type != ops.Text }) {
-			return nil, fmt.Errorf("its argv uses the parameter %q, which it does not have or which is free text", a.Param)
-		}
+	if err := checkParams(&op); err != nil {
+		return nil, err
 	}
 	if err := disguised(&op); err != nil {
 		return nil, err
@@ -196,8 +194,13 @@ func (e *executor) Execute(ctx context.Context, call ops.Call) (ops.Outcome, err
 	if e.broken != nil {
 		return ops.Failure(notRun(ops.Unavailable, "op %s is disabled: %v", e.op.Name, e.broken)), nil
 	}
+	l, fault := e.launch(values)
+	if fault != nil {
+		return ops.Failure(fault), nil
+	}
+	defer l.close()
 	res, err := proc.Run(ctx, proc.Spec{
-		Argv: Argv(&e.op, values), Env: environment, Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
+		Argv: l.argv, Stdin: l.stdin, StdinFile: l.in, Env: environment, Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
 		Confine: e.box.Confine,
 		Limit: func(pid int) error {
 			return errors.Join(program.started(pid), e.box.Limit(pid))
