@@ -30,6 +30,10 @@ type Spec struct {
 	// temporary folder if empty. On a disk, making and removing the private folder
 	// is what costs most beyond the process itself; on a tmpfs it costs nothing.
 	Scratch string
+	// Owner is to whom the private folder and the process's ends of its pipes are
+	// given, for a process that Confine makes another user's; nil is the gateway. Every
+	// folder above Scratch, and Scratch, must let that user pass.
+	Owner *Owner
 	// Timeout is the time from the start to SIGTERM. It must be positive.
 	Timeout time.Duration
 	// Grace is the time from SIGTERM to SIGKILL, DefaultGrace if 0.
@@ -46,6 +50,9 @@ type Spec struct {
 	// the process is killed as it stands.
 	Limit func(pid int) error
 }
+
+// Owner is a user and a group.
+type Owner struct{ UID, GID uint32 }
 
 // DefaultGrace is the time a process gets between SIGTERM and SIGKILL.
 const DefaultGrace = 500 * time.Millisecond

@@ -39,6 +39,11 @@ func run(ctx context.Context, spec Spec) (res Result, err error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("private folder: %w", err)
 	}
+	if o := spec.Owner; o != nil {
+		if err := os.Chown(folder, int(o.UID), int(o.GID)); err != nil {
+			return Result{}, errors.Join(fmt.Errorf("private folder: %w", err), removeFolder(folder))
+		}
+	}
 	onOwnThread(func() { res, err = runHere(ctx, spec, folder) })
 	// Not on the run's thread, which may be confined.
 	gone := removeFolder(folder)
@@ -200,6 +205,9 @@ func (p *process) start(folder string, fenced bool) error {
 	if p.errs, child[2], err = pipe(0); err != nil {
 		return err
 	}
+	if err := p.giveAway(child); err != nil {
+		return err
+	}
 	files := []uintptr{uintptr(child[0]), uintptr(child[1]), uintptr(child[2])}
 	for _, f := range p.spec.Files {
 		files = append(files, f.Fd())
@@ -233,7 +241,8 @@ func (p *process) start(folder string, fenced bool) error {
 	}
 	if p.spec.Limit != nil {
 		if err := p.limit(); err != nil {
-			unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
+			// Not reaped yet, so the pid is its own; this thread may be confined.
+			elsewhere(func() { unix.Kill(p.pid, unix.SIGKILL) })
 			p.reap()
 			return err
 		}
@@ -243,6 +252,23 @@ func (p *process) start(folder string, fenced bool) error {
 		p.tree = fenceTree{p.pid}
 	} else {
 		p.tree = enterSweep(p.pid, runMarks{folder: folder, stdout: inode(p.out), stderr: inode(p.errs)})
+	}
+	return nil
+}
+
+// giveAway makes the pipes the owner's: a script that opens /dev/stderr opens its pipe
+// anew, and the rights of a pipe are those of a file.
+func (p *process) giveAway(child [3]int) error {
+	if p.spec.Owner == nil {
+		return nil
+	}
+	for i, fd := range child {
+		if i == 0 && p.in < 0 {
+			continue // a file or /dev/null
+		}
+		if err := unix.Fchown(fd, int(p.spec.Owner.UID), int(p.spec.Owner.GID)); err != nil {
+			return fmt.Errorf("give away a pipe: %w", err)
+		}
 	}
 	return nil
 }

@@ -9,21 +9,25 @@
 // it, and the thread dies with the run. [Sandbox.Limit] sets the limits of a process
 // that is stopped before its first instruction. Each of the two does all of its work
 // or returns an error, and then nothing may be started: a policy is never applied in
-// part.
+// part. New names the layers that cannot be had in a [MissingError].
 //
 // # The layers
 //
 //   - Capabilities: all dropped, the ambient and the bounding set too, and root gains
 //     none by exec. A root gateway's child is an ordinary user with the id 0.
+//   - User: who the policy names, if the gateway is root, and no supplementary groups
+//     in any case then. Only the launching thread changes; limits are set by a thread
+//     that takes on the user's real ids meanwhile, so CAP_SYS_RESOURCE is not needed.
 //   - Landlock: files are read, written and executed below the paths of the policy
 //     only; TCP, abstract UNIX sockets and signals do not leave the process's own tree.
 //   - Seccomp: system calls that act on other processes, on the machine, on System V
 //     and POSIX objects, or that make sockets and namespaces, are refused with EPERM;
 //     clone3 answers ENOSYS, so that libraries fall back to clone, whose flags can be
-//     seen, and so does what is newer than this list. A system call of a foreign architecture kills the process. For a read, so
-//     are those that change a file's mode, owner, times and attributes, which Landlock
-//     does not see.
-//   - Limits: open files, file size, processor time and address space.
+//     seen, and so does what is newer than this list. A system call of a foreign
+//     architecture kills the process. A read is also refused those that change a
+//     file's mode, owner, times and attributes, which Landlock does not see.
+//   - Limits: open files, file size, processor time, address space, and the number of
+//     processes of the user (which the kernel does not count for root).
 //
 // # What every process may use
 //

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -34,6 +36,55 @@ type Policy struct {
 	// and the modes, owners and times of files cannot be changed either.
 	Reads  bool
 	Limits Limits
+	// User is who the process runs as, without supplementary groups. nil is the
+	// gateway's own user; another needs a root gateway.
+	User *User
+	// Require names layers without which New returns a *MissingError, beyond those
+	// that it always applies.
+	Require []string
+}
+
+// User is a user of the system.
+type User struct {
+	Name     string // for the receipt
+	UID, GID uint32
+}
+
+// The layers by the names of op files.
+const (
+	LayerLandlock     = "landlock"
+	LayerSeccomp      = "seccomp"
+	LayerLimits       = "limits"
+	LayerCapabilities = "capabilities"
+	LayerRunAs        = "run_as" // a user other than the gateway's
+	LayerCgroup       = "cgroup"
+	LayerNamespaces   = "namespaces" // PID, IPC and network namespaces
+)
+
+// layerNames are the layers that a policy may require.
+var layerNames = []string{LayerLandlock, LayerSeccomp, LayerLimits, LayerCapabilities, LayerRunAs, LayerCgroup, LayerNamespaces}
+
+// MissingError says that layers which a policy needs cannot be had here. Nothing may be
+// run under that policy.
+type MissingError struct {
+	Layers []string // without repetition
+	Err    error    // why, one line a layer
+}
+
+// Error names the layers and says why each is missing.
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("no sandbox: %s missing: %v", strings.Join(e.Layers, ", "), e.Err)
+}
+
+// Unwrap returns the reasons.
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// add notes that layer is missing.
+func (e *MissingError) add(layer string, why error) {
+	if !slices.Contains(e.Layers, layer) {
+		e.Layers = append(e.Layers, layer)
+	}
+	e.Err = errors.Join(e.Err, fmt.Errorf("%s: %w", layer, why))
 }
 
 // Limits bound one process. They are inherited, and each descendant counts for itself.
@@ -42,6 +93,11 @@ type Limits struct {
 	FSize  *uint64       // bytes of the largest file it may write, nil is unlimited
 	CPU    time.Duration // processor time, rounded up to seconds; 0 is unlimited
 	Memory uint64        // bytes of address space; 0 is unlimited
+	// Processes is how many processes and threads the user may have when the process
+	// or a descendant makes another; 0 is unlimited. What else runs as that user
+	// counts, and so does the gateway's thread of each of its runs. The kernel does
+	// not bind root by it, so for root it is a missing layer.
+	Processes uint64
 }
 
 // DefaultNoFile is the number of descriptors of a process whose policy does not say.
@@ -59,11 +115,22 @@ type Layers struct {
 	Network Network  `json:"network"`
 	Reads   bool     `json:"reads_only"`
 	Limits  []Limit  `json:"limits"`
+	RunAs   RunAs    `json:"run_as"`
+}
+
+// RunAs is the user of a process.
+type RunAs struct {
+	Name string `json:"name,omitempty"` // empty if the policy names nobody
+	UID  uint32 `json:"uid"`
+	GID  uint32 `json:"gid"`
+	// GroupsCleared says that it has no supplementary groups. Only a root gateway can
+	// clear them.
+	GroupsCleared bool `json:"groups_cleared"`
 }
 
 // Limit is one resource limit, soft and hard at once.
 type Limit struct {
-	Name  string `json:"name"` // as in op files: nofile, fsize, cpu, memory; and core
+	Name  string `json:"name"` // as in op files: nofile, fsize, cpu, memory, processes; and core
 	Value uint64 `json:"value"`
 }
 
@@ -80,6 +147,11 @@ func (p *Policy) check() error {
 	case NoNetwork, Netlink, AnyNetwork:
 	default:
 		return fmt.Errorf("unknown network %q", p.Network)
+	}
+	for _, layer := range p.Require {
+		if !slices.Contains(layerNames, layer) {
+			return fmt.Errorf("it requires the layer %q; want one of %s", layer, strings.Join(layerNames, ", "))
+		}
 	}
 	if p.Reads && len(p.Write) > 0 {
 		return errors.New("a read may write nowhere but to its private folder")

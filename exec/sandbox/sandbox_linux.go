@@ -48,10 +48,13 @@ type Sandbox struct {
 	policy Policy
 	filter []unix.SockFilter
 	limits []Limit
+	user   RunAs
+	other  bool // user is not the gateway's own
 	layers Layers
 }
 
-// New prepares p. An error says which layer cannot be had, or what is wrong with p.
+// New prepares p. The error is a *MissingError if layers cannot be had, and else says
+// what is wrong with p.
 func New(p Policy) (*Sandbox, error) {
 	if p.Network == "" {
 		p.Network = NoNetwork
@@ -59,21 +62,61 @@ func New(p Policy) (*Sandbox, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
+	var missing MissingError
 	abi, err := ll.LandlockGetABIVersion()
 	if err != nil {
-		return nil, fmt.Errorf("no sandbox: landlock: %w", err)
-	}
-	if abi < minABI {
-		return nil, fmt.Errorf("no sandbox: the kernel has Landlock ABI %d; want %d (Linux 6.12)", abi, minABI)
+		missing.add(LayerLandlock, err)
+	} else if abi < minABI {
+		missing.add(LayerLandlock, fmt.Errorf("the kernel has ABI %d; want %d (Linux 6.12)", abi, minABI))
 	}
 	filter, err := assemble(&p)
 	if err != nil {
-		return nil, fmt.Errorf("no sandbox: seccomp: %w", err)
+		missing.add(LayerSeccomp, err)
 	}
 	s := &Sandbox{policy: p, filter: filter, limits: p.Limits.list()}
+	if err := s.identify(); err != nil {
+		missing.add(LayerRunAs, err)
+	}
+	if p.Limits.Processes > 0 && s.user.UID == 0 {
+		missing.add(LayerLimits, errors.New("the number of root's processes cannot be limited: name another user"))
+	}
+	for _, layer := range p.Require {
+		switch layer {
+		case LayerRunAs:
+			if s.user.UID == uint32(os.Getuid()) {
+				missing.add(layer, errors.New("the process would run as the gateway's own user"))
+			}
+		case LayerCgroup, LayerNamespaces:
+			missing.add(layer, errors.New("processes are started without one"))
+		}
+	}
+	if missing.Layers != nil {
+		return nil, &missing
+	}
 	s.layers = Layers{NoNewPrivs: true, Capabilities: "none", Landlock: abi, Scopes: []string{"abstract_unix_socket", "signal"},
-		Seccomp: digest(filter), Network: p.Network, Reads: p.Reads, Limits: s.limits}
+		Seccomp: digest(filter), Network: p.Network, Reads: p.Reads, Limits: s.limits, RunAs: s.user}
 	return s, nil
+}
+
+// identify finds out whom processes run as.
+func (s *Sandbox) identify() error {
+	s.user = RunAs{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+	if u := s.policy.User; u != nil {
+		s.user = RunAs{Name: u.Name, UID: u.UID, GID: u.GID}
+	}
+	other := s.user.UID != uint32(os.Getuid()) || s.user.GID != uint32(os.Getgid())
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETPCAP
+	s.user.GroupsCleared = os.Geteuid() == 0 && have[0].Effective&need == need
+	s.other = other
+	if other && !s.user.GroupsCleared {
+		return fmt.Errorf("a gateway that is not root cannot run a process as %q (%d:%d)", s.user.Name, s.user.UID, s.user.GID)
+	}
+	return nil
 }
 
 // Layers returns what Confine and Limit apply.
@@ -82,8 +125,11 @@ func (s *Sandbox) Layers() Layers { return s.layers }
 // Confine confines the calling thread, which must be locked to its goroutine, must
 // have no_new_privs and must never be unlocked. folder is the private folder of the
 // process to be started. After an error nothing may be started from the thread.
+//
+// The layers are applied in this order: paths are opened as the gateway, capabilities
+// are what it takes to become another user, and the filter refuses what the others do.
 func (s *Sandbox) Confine(folder string) error {
-	for _, layer := range []func() error{s.DropCapabilities, func() error { return s.Landlock(folder) }, s.Seccomp} {
+	for _, layer := range []func() error{func() error { return s.Landlock(folder) }, s.RunAs, s.DropCapabilities, s.Seccomp} {
 		if err := layer(); err != nil {
 			return err
 		}
@@ -91,7 +137,40 @@ func (s *Sandbox) Confine(folder string) error {
 	return nil
 }
 
-// DropCapabilities is the first layer of Confine.
+// RunAs is the second layer of Confine: it makes the calling thread, and no other of
+// this process, one of the policy's user without supplementary groups. The functions of
+// package syscall would change all threads.
+func (s *Sandbox) RunAs() error {
+	if !s.user.GroupsCleared {
+		return nil // as the gateway, which is nobody special
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("run as %s: clear the groups: %w", s.user.Name, errno)
+	}
+	if !s.other {
+		return nil
+	}
+	// Capabilities outlive the change, for DropCapabilities to drop all sets of them.
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, noSetuidFixup, 0, 0, 0); err != nil {
+		return fmt.Errorf("run as %s: set securebits: %w", s.user.Name, err)
+	}
+	gid, uid := uintptr(s.user.GID), uintptr(s.user.UID)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid); errno != 0 {
+		return fmt.Errorf("run as %s: set the group %d: %w", s.user.Name, gid, errno)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
+		return fmt.Errorf("run as %s: set the user %d: %w", s.user.Name, uid, errno)
+	}
+	return nil
+}
+
+// Securebits (linux/securebits.h), each with its lock.
+const (
+	noRoot        = 1<<0 | 1<<1
+	noSetuidFixup = 1<<2 | 1<<3
+)
+
+// DropCapabilities is the third layer of Confine.
 func (s *Sandbox) DropCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
@@ -100,8 +179,7 @@ func (s *Sandbox) DropCapabilities() error {
 	}
 	if have[0].Effective&(1<<unix.CAP_SETPCAP) != 0 {
 		// Root gains nothing by exec, by three locks of which each would do.
-		const noRoot = 1<<0 | 1<<1 | 1<<2 | 1<<3 // NOROOT and NO_SETUID_FIXUP, each with its lock (linux/securebits.h)
-		if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRoot, 0, 0, 0); err != nil {
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRoot|noSetuidFixup, 0, 0, 0); err != nil {
 			return fmt.Errorf("set securebits: %w", err)
 		}
 		for c := uintptr(0); ; c++ {
@@ -122,7 +200,7 @@ func (s *Sandbox) DropCapabilities() error {
 	return nil
 }
 
-// Landlock is the second layer of Confine.
+// Landlock is the first layer of Confine.
 func (s *Sandbox) Landlock(folder string) error {
 	var rules []landlock.Rule
 	var problem error
@@ -251,8 +329,35 @@ func (s *Sandbox) Seccomp() error {
 	return nil
 }
 
-// Limit sets the limits of the process pid. The calling thread must not be confined.
-func (s *Sandbox) Limit(pid int) error {
+// Limit sets the limits of the process pid, which runs as the policy's user. The calling
+// thread must not be confined.
+//
+// The limits of another's process can be set with CAP_SYS_RESOURCE only, which many a
+// root does not have, or by whose real ids are those of the process. So the calling
+// thread takes on these, and no more of that user, meanwhile. (While it is locked to its
+// goroutine, the runtime makes no thread from it.)
+func (s *Sandbox) Limit(pid int) (err error) {
+	if s.other {
+		const keep = ^uintptr(0)
+		runtime.LockOSThread()
+		uid, gid := uintptr(os.Getuid()), uintptr(os.Getgid())
+		defer func() {
+			_, _, u := unix.RawSyscall(unix.SYS_SETRESUID, uid, keep, keep)
+			_, _, g := unix.RawSyscall(unix.SYS_SETRESGID, gid, keep, keep)
+			if u == 0 && g == 0 {
+				runtime.UnlockOSThread()
+				return
+			}
+			// Still locked, the thread dies with its goroutine.
+			err = errors.Join(err, errors.New("limits: the thread could not take back its own ids"))
+		}()
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(s.user.GID), keep, keep); errno != 0 {
+			return fmt.Errorf("limits: take on the group %d: %w", s.user.GID, errno)
+		}
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(s.user.UID), keep, keep); errno != 0 {
+			return fmt.Errorf("limits: take on the user %d: %w", s.user.UID, errno)
+		}
+	}
 	for _, l := range s.limits {
 		var now unix.Rlimit
 		if err := unix.Prlimit(pid, resources[l.Name], nil, &now); err != nil {
@@ -268,7 +373,7 @@ func (s *Sandbox) Limit(pid int) error {
 
 // resources are the limits by name.
 var resources = map[string]int{"nofile": unix.RLIMIT_NOFILE, "core": unix.RLIMIT_CORE, "fsize": unix.RLIMIT_FSIZE,
-	"cpu": unix.RLIMIT_CPU, "memory": unix.RLIMIT_AS}
+	"cpu": unix.RLIMIT_CPU, "memory": unix.RLIMIT_AS, "processes": unix.RLIMIT_NPROC}
 
 // Exceeded reports whether the calling process may go beyond l.
 func (l Limit) Exceeded() bool {
@@ -292,6 +397,9 @@ func (l Limits) list() []Limit {
 	}
 	if l.Memory > 0 {
 		list = append(list, Limit{"memory", l.Memory})
+	}
+	if l.Processes > 0 {
+		list = append(list, Limit{"processes", l.Processes})
 	}
 	return list
 }

@@ -1,0 +1,336 @@
+package sandbox_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"inband/exec/proc"
+	"inband/exec/sandbox"
+)
+
+// nobody is the user that a root gateway runs processes as.
+var nobody = sandbox.User{Name: "nobody", UID: 65534, GID: 65534}
+
+func asRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root runs processes as others")
+	}
+}
+
+// shell is a policy under which a shell runs the programs of the system.
+func shell() sandbox.Policy {
+	return sandbox.Policy{Program: "/bin/sh", Read: []string{"/proc", "/etc"}, Exec: []string{"/usr/bin", "/bin"}}
+}
+
+// run runs a script under p.
+func run(t *testing.T, p sandbox.Policy, script string) proc.Result {
+	t.Helper()
+	s, err := sandbox.New(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scratch := "/tmp" // t.TempDir is root's alone
+	spec := proc.Spec{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Scratch: scratch,
+		Timeout: time.Minute, OutputMax: 64 << 10, Confine: s.Confine, Limit: s.Limit}
+	if u := p.User; u != nil {
+		spec.Owner = &proc.Owner{UID: u.UID, GID: u.GID}
+	}
+	res, err := proc.Run(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Unknown || res.Folder != nil || res.Survivors != 0 {
+		t.Fatalf("%s: %+v", script, res)
+	}
+	return res
+}
+
+// A process of another user has that user's ids and groups alone, no capability, and
+// the whole sandbox; the gateway's other threads stay who they are.
+func TestRunAs(t *testing.T) {
+	asRoot(t)
+	p := shell()
+	p.User = &nobody
+	p.Limits = sandbox.Limits{NoFile: 64, CPU: 5 * time.Second, Processes: 64}
+	size := uint64(1 << 20)
+	p.Limits.FSize = &size
+	res := run(t, p, "id -u; id -g; id -G; cat /proc/self/status; cat /proc/self/limits; pwd; echo x > mine && ls -ln mine; echo >/dev/stderr; cat /etc/shadow")
+	out := strings.Join(strings.Fields(string(res.Stdout.Head)), " ")
+	for _, want := range []string{"65534 65534 65534 ", "Uid: 65534 65534 65534 65534", "Gid: 65534 65534 65534 65534", "Groups: NStgid",
+		"CapInh: 0000000000000000 CapPrm: 0000000000000000 CapEff: 0000000000000000 CapBnd: 0000000000000000 CapAmb: 0000000000000000",
+		"NoNewPrivs: 1", "Seccomp: 2", "Max open files 64 64", "Max file size 1048576 1048576", "Max cpu time 5 5", "Max processes 64 64",
+		"Max core file size 0 0", "-rw------- 1 65534 65534 2"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s\n%s", want, out, res.Stderr.Head)
+		}
+	}
+	if !strings.Contains(string(res.Stderr.Head), "/etc/shadow: Permission denied") {
+		t.Errorf("stderr: %s", res.Stderr.Head)
+	}
+	// The thread of the run is as the process was; it ends soon after it.
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		changed := changedThreads(t)
+		if changed == "" {
+			break
+		}
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("threads of the gateway stay changed:\n%s", changed)
+		}
+	}
+	s, err := sandbox.New(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.Layers().RunAs, (sandbox.RunAs{Name: "nobody", UID: 65534, GID: 65534, GroupsCleared: true}); got != want {
+		t.Errorf("layers: got %+v, want %+v", got, want)
+	}
+	if !slices.Contains(s.Layers().Limits, sandbox.Limit{Name: "processes", Value: 64}) {
+		t.Errorf("layers: %+v", s.Layers().Limits)
+	}
+}
+
+// changedThreads returns the status of each thread of this process that is not as root
+// started it.
+func changedThreads(t *testing.T) (changed string) {
+	t.Helper()
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		b, err := os.ReadFile("/proc/self/task/" + thread.Name() + "/status")
+		if err == nil && (!strings.Contains(string(b), "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n") || !strings.Contains(string(b), "NoNewPrivs:\t0")) {
+			changed += string(b)
+		}
+	}
+	return changed
+}
+
+// The tree of another user ends as any other, and what it leaves behind is named.
+func TestRunAsEnds(t *testing.T) {
+	asRoot(t)
+	p := shell()
+	p.User = &nobody
+	s, err := sandbox.New(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := proc.Spec{Argv: []string{"/bin/sh", "-c", `trap "" TERM; setsid sleep 1047 & sleep 1047; sleep 1047`}, Env: []string{"PATH=/usr/bin:/bin"},
+		Timeout: 200 * time.Millisecond, Grace: 50 * time.Millisecond, OutputMax: 1 << 10, Confine: s.Confine, Limit: s.Limit,
+		Scratch: "/tmp", Owner: &proc.Owner{UID: nobody.UID, GID: nobody.GID}}
+	res, err := proc.Run(t.Context(), spec)
+	if err != nil || res.Stopped != proc.Deadline || res.Signal != syscall.SIGKILL || res.Survivors != 0 || res.Folder != nil {
+		t.Errorf("got %+v, %v", res, err)
+	}
+	if left := running("1047"); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	if res := run(t, p, "setsid sleep 1048 & :"); res.Exit != 0 || len(res.LeftBehind) != 1 {
+		t.Errorf("got %+v, want one process left behind", res)
+	}
+	// What only the owner could enter is removed all the same.
+	run(t, p, "mkdir -p a/b; echo > a/b/c; chmod 0 a/b a")
+}
+
+// running returns the processes that have a word in their command lines.
+func running(word string) (pids []string) {
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range names {
+		if b, err := os.ReadFile(name); err == nil && slices.Contains(strings.Split(string(b), "\x00"), word) {
+			pids = append(pids, name)
+		}
+	}
+	return pids
+}
+
+// A script that forks without end stays within its limit and is gone afterwards; others
+// start meanwhile.
+func TestForkChain(t *testing.T) {
+	asRoot(t)
+	p := shell()
+	p.User = &sandbox.User{Name: "daemon", UID: 1, GID: 1}
+	p.Limits.Processes = 64
+	s, err := sandbox.New(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := `f() { (sleep 1049 & f); sleep 1049; }; f`
+	done := make(chan proc.Result)
+	go func() {
+		res, err := proc.Run(t.Context(), proc.Spec{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Scratch: "/tmp",
+			Timeout: time.Second, Grace: 50 * time.Millisecond, OutputMax: 1 << 10, Confine: s.Confine, Limit: s.Limit, Owner: &proc.Owner{UID: 1, GID: 1}})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- res
+	}()
+	most := 0
+	q := shell()
+	q.User = &nobody
+	for {
+		select {
+		case res := <-done:
+			if res.Stopped == proc.NotStopped && !strings.Contains(string(res.Stderr.Head), "fork") || res.Survivors != 0 {
+				t.Errorf("got %+v %s", res, res.Stderr.Head)
+			}
+			if most == 0 || most > 64 {
+				t.Errorf("at most %d processes at once, want 1 to 64", most)
+			}
+			if n := ofUser(1); n != 0 {
+				t.Errorf("%d processes are left", n)
+			}
+			return
+		default:
+			most = max(most, ofUser(1))
+			if res := run(t, q, "echo other"); string(res.Stdout.Head) != "other\n" {
+				t.Errorf("another run: %+v", res)
+			}
+		}
+	}
+}
+
+// ofUser counts the processes of a user.
+func ofUser(uid int) (n int) {
+	names, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err == nil && strings.Contains(string(b), fmt.Sprintf("\nUid:\t%d\t", uid)) && !strings.Contains(string(b), "State:\tZ") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestMissing(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*sandbox.Policy)
+		want   []string // as root
+	}{
+		{"what is always applied", func(p *sandbox.Policy) { p.Require = []string{"landlock", "seccomp", "limits", "capabilities"} }, nil},
+		{"run_as of nobody", func(p *sandbox.Policy) { p.Require, p.User = []string{"run_as"}, &nobody }, nil},
+		{"run_as of the gateway", func(p *sandbox.Policy) { p.Require = []string{"run_as"} }, []string{"run_as"}},
+		{"namespaces", func(p *sandbox.Policy) { p.Require = []string{"namespaces", "landlock"} }, []string{"namespaces"}},
+		{"root's processes", func(p *sandbox.Policy) { p.Limits.Processes = 9 }, []string{"limits"}},
+	} {
+		p := shell()
+		c.change(&p)
+		s, err := sandbox.New(p)
+		want := c.want
+		if os.Geteuid() != 0 {
+			if p.User != nil && p.User.UID != uint32(os.Geteuid()) {
+				want = []string{"run_as"}
+			}
+			if p.Limits.Processes > 0 {
+				want = nil // binds whoever is not root
+			}
+			if c.name == "run_as of nobody" {
+				want = []string{"run_as"} // nobody already
+			}
+		}
+		var missing *sandbox.MissingError
+		switch {
+		case want == nil && err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case want != nil && !errors.As(err, &missing):
+			t.Errorf("%s: got %v, %v; want %v missing", c.name, s, err, want)
+		case want != nil && !slices.Equal(missing.Layers, want):
+			t.Errorf("%s: got %v, want %v", c.name, missing.Layers, want)
+		}
+	}
+	p := shell()
+	p.Require = []string{"apparmor"}
+	var missing *sandbox.MissingError
+	if _, err := sandbox.New(p); err == nil || errors.As(err, &missing) {
+		t.Errorf("an unknown layer: got %v, want an error that is not about this machine", err)
+	}
+}
+
+// A gateway that is not root runs as itself and as nobody else.
+func TestUserOfAnotherIsRefused(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may; TestAsNobody runs this")
+	}
+	p := shell()
+	p.User = &sandbox.User{Name: "daemon", UID: 1, GID: 1}
+	var missing *sandbox.MissingError
+	if _, err := sandbox.New(p); !errors.As(err, &missing) || !slices.Equal(missing.Layers, []string{sandbox.LayerRunAs}) {
+		t.Errorf("got %v, want run_as missing", err)
+	}
+	p.User = &sandbox.User{Name: "me", UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+	res := run(t, p, "cat /proc/self/status")
+	for _, want := range []string{"NoNewPrivs:\t1", "Seccomp:\t2"} {
+		if !strings.Contains(string(res.Stdout.Head), want) {
+			t.Errorf("no %q in %s%s", want, res.Stdout.Head, res.Stderr.Head)
+		}
+	}
+}
+
+// The tests that say something about a gateway that is not root, as nobody.
+func TestAsNobody(t *testing.T) {
+	asRoot(t)
+	again(t, &syscall.Credential{Uid: nobody.UID, Gid: nobody.GID}, "TestMissing", "TestUserOfAnotherIsRefused")
+}
+
+// Supplementary groups of the gateway are not those of its processes.
+func TestInGroups(t *testing.T) {
+	asRoot(t)
+	if groups, err := os.Getgroups(); err == nil && slices.Contains(groups, 27) {
+		t.Skip("this is it")
+	}
+	again(t, &syscall.Credential{Groups: []uint32{0, 4, 27}}, "TestRunAs", "TestRootAsRoot")
+}
+
+// A root gateway's process that runs as root is root without its powers and groups.
+func TestRootAsRoot(t *testing.T) {
+	asRoot(t)
+	p := shell()
+	p.User = &sandbox.User{Name: "root"}
+	out := string(run(t, p, "id -u; id -G; cat /proc/self/status").Stdout.Head)
+	if !strings.HasPrefix(out, "0\n0\n") || !strings.Contains(out, "CapEff:\t0000000000000000\nCapBnd:\t0000000000000000") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// again runs tests of this program by another user.
+func again(t *testing.T, as *syscall.Credential, tests ...string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "sandbox-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "test")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(program, b, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "-test.v", "-test.run", "^("+strings.Join(tests, "|")+")$")
+	cmd.Dir, cmd.Env = dir, []string{"TMPDIR=/tmp", "PATH=/usr/bin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, name := range tests {
+		if !strings.Contains(string(out), "--- PASS: "+name) {
+			t.Errorf("%s did not pass as %+v:\n%s", name, as, out)
+		}
+	}
+}
