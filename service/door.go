@@ -68,7 +68,7 @@ type Door struct {
 	log      *slog.Logger
 	onSettle []SettleFunc
 
-	slots        chan struct{} // one for each execution
+	maxRunning   int
 	maxWaiting   int
 	shareRunning int
 	shareWaiting int
@@ -81,6 +81,9 @@ type Door struct {
 	closing bool
 	tasks   map[ops.CallID]*task // handed to Run and not settled yet
 	shares  map[ops.IdentityID]*share
+	line    []*task // that wait for room, first come first
+	running int     // tasks that have room
+	inOp    map[ops.OpName]int
 	waiters map[ops.CallID]*waiter
 }
 
@@ -113,11 +116,12 @@ func New(cfg Config) (*Door, error) {
 		registry: cfg.Registry,
 		policy:   cfg.Policy,
 		log:      cfg.Log,
-		slots:    make(chan struct{}, cfg.MaxRunning),
 		tasks:    make(map[ops.CallID]*task),
 		shares:   make(map[ops.IdentityID]*share),
+		inOp:     make(map[ops.OpName]int),
 		waiters:  make(map[ops.CallID]*waiter),
 
+		maxRunning:   cfg.MaxRunning,
 		maxWaiting:   cfg.MaxWaiting,
 		shareRunning: cfg.ShareRunning,
 		shareWaiting: cfg.ShareWaiting,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,57 +20,15 @@ type task struct {
 	entry *ops.Entry
 	began atomic.Bool   // the executor has been entered
 	done  chan struct{} // closed when the outcome is written, or given up at shutdown
-	share *share        // what its identity has of the door
 
 	ctx    context.Context // ends on cancel and at shutdown
 	cancel context.CancelCauseFunc
-}
 
-// share is what one identity has of the door while it has calls in it.
-type share struct {
-	waiting int           // guarded by the door's mu
-	slots   chan struct{} // one for each execution; nil for an operator, who takes what there is
-}
-
-// enter counts a task of by. The caller holds mu.
-func (d *Door) enter(by ops.Identity) *share {
-	s := d.shares[by.ID]
-	if s == nil {
-		s = &share{}
-		if by.Role != ops.Operator {
-			s.slots = make(chan struct{}, d.shareRunning)
-		}
-		d.shares[by.ID] = s
-	}
-	s.waiting++
-	return s
-}
-
-// slot takes one of the identity's slots and one of all, and returns what gives them
-// back; nil when t has ended before there was one.
-func (d *Door) slot(t *task) (release func()) {
-	own := t.share.slots
-	if own != nil {
-		select {
-		case own <- struct{}{}:
-		case <-t.ctx.Done():
-			return nil
-		}
-	}
-	select {
-	case d.slots <- struct{}{}:
-	case <-t.ctx.Done():
-		if own != nil {
-			<-own
-		}
-		return nil
-	}
-	return func() {
-		<-d.slots
-		if own != nil {
-			<-own
-		}
-	}
+	// Guarded by the door's mu, from Run on.
+	share   *share // what its identity has of the door
+	group   *group // what it may run beside
+	started bool   // execute has it
+	room    bool   // it counts among what runs
 }
 
 func newTask(call ops.Call, entry *ops.Entry) *task {
@@ -97,57 +54,29 @@ func transactional(e *ops.Entry) Transactional {
 // errCancelled is the cause of a task's end when a caller asked for it.
 var errCancelled = errors.New("cancelled by a caller")
 
-// Run executes what tickets of one Admit ask for, and returns at once. Calls begin
-// in the order of the tickets; neighbours without side effects run side by side,
+// Run executes what tickets of one Admit ask for, and returns at once. Calls stand in
+// line in the order of the tickets; neighbours without side effects run side by side,
 // and one with side effects runs alone between its neighbours.
 func (d *Door) Run(tickets ...Ticket) {
-	var tasks []*task
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	var tasks []*task
 	for _, t := range tickets {
 		if t.task == nil || d.closing || d.tasks[t.Call] != nil {
 			continue
 		}
 		t.task.ctx, t.task.cancel = context.WithCancelCause(d.life)
-		t.task.share = d.enter(t.task.call.By)
+		by := t.task.call.By.ID
+		if d.shares[by] == nil {
+			d.shares[by] = new(share)
+		}
+		t.task.share = d.shares[by]
+		t.task.share.waiting++
 		d.tasks[t.Call] = t.task
+		d.work.Add(1)
 		tasks = append(tasks, t.task)
 	}
-	if len(tasks) > 0 {
-		d.work.Add(1)
-	}
-	d.mu.Unlock()
-	if len(tasks) == 0 {
-		return
-	}
-	go func() {
-		defer d.work.Done()
-		d.sequence(tasks)
-	}()
-}
-
-// sequence runs tasks in order. A slot is taken before the next task is looked at,
-// so that calls begin in order also when slots are scarce.
-func (d *Door) sequence(tasks []*task) {
-	var beside sync.WaitGroup
-	for _, t := range tasks {
-		alone := t.entry.SideEffecting
-		if alone {
-			beside.Wait()
-		}
-		release := d.slot(t)
-		if release == nil {
-			d.execute(t) // which says what became of it
-			continue
-		}
-		beside.Go(func() {
-			defer release()
-			d.execute(t)
-		})
-		if alone {
-			beside.Wait()
-		}
-	}
-	beside.Wait()
+	d.open(groups(tasks))
 }
 
 // execute takes t through its executor and writes the outcome.
@@ -389,16 +318,4 @@ func (d *Door) task(id ops.CallID) *task {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tasks[id]
-}
-
-// finish takes t off the books.
-func (d *Door) finish(t *task) {
-	t.cancel(nil)
-	d.mu.Lock()
-	delete(d.tasks, t.call.ID)
-	if t.share.waiting--; t.share.waiting == 0 {
-		delete(d.shares, t.call.By.ID)
-	}
-	d.mu.Unlock()
-	close(t.done)
 }

@@ -248,7 +248,7 @@ func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.
 		return c.State, ops.Faultf(ops.Conflict, "call %s is %s and cannot be cancelled here", id, c.State).With("state", c.State)
 	}
 	if t != nil {
-		t.cancel(errCancelled)
+		d.callOff(t)
 		wait, cancel := context.WithTimeout(ctx, cancelWait)
 		defer cancel()
 		select {
