@@ -32,7 +32,7 @@ func BoxExec(actions []string) Op {
 		Summary: "Read the gateway's own state: an action, and the id of one thing where the action takes one.",
 		Params: Params{
 			{Name: "action", Type: Enum, Values: slices.Clone(actions), Doc: "What to read."},
-			{Name: "arg", Type: Pattern, Pattern: `[^\s].*`, Max: 256, Optional: true, Doc: "The id of one thing, for the actions that take one."},
+			{Name: "arg", Type: Pattern, Pattern: `[A-Za-z0-9_][A-Za-z0-9_.:/-]*`, Max: 256, Optional: true, Doc: "The id of one thing, for the actions that take one."},
 		},
 		Catalog: &Catalog{Label: "Read the gateway", Group: "discovery", Output: "application/json"},
 	}
