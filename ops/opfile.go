@@ -34,7 +34,11 @@ type File struct {
 	Name     string // as it was read, for messages
 	Provider string
 	Title    string
-	Ops      []Definition // in the order of the file
+	// Enabled is false where the file says so. Such a file is checked like any other and
+	// offers nothing.
+	Enabled bool
+	Ops     []Definition // what the file offers, in its order; nothing if it is not enabled
+	Off     []Definition // what it would offer if it were; nothing if it is
 }
 
 // Definition is an op and the place where it is defined.
@@ -80,7 +84,7 @@ func (es FileErrors) Unwrap() []error {
 // not look into folders below. It returns the files and a nil error, or
 // FileErrors with everything that is wrong with any of them: a folder with one
 // bad file yields no ops. A name or an alias that two ops have is an error that
-// names both places.
+// names both places; those of files that are not enabled take no name from others.
 func ReadDir(fsys fs.FS) ([]File, error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
@@ -173,7 +177,7 @@ func duplicates(files []File) (errs FileErrors) {
 // with values that no op may accept.
 func ReadFile(name string, data []byte) (File, error) {
 	r := &fileReader{file: name}
-	f := File{Name: name}
+	f := File{Name: name, Enabled: true}
 	root := readYAML(data, r.bad)
 	if root != nil {
 		r.top(root, &f)
@@ -184,6 +188,9 @@ func ReadFile(name string, data []byte) (File, error) {
 	if len(r.errs) > 0 {
 		slices.SortStableFunc(r.errs, func(a, b *FileError) int { return a.Line - b.Line })
 		return File{}, r.errs
+	}
+	if !f.Enabled {
+		f.Ops, f.Off = nil, f.Ops
 	}
 	return f, nil
 }
@@ -204,10 +211,6 @@ func (r *fileReader) bad(line int, format string, args ...any) {
 // fields are the keys that a mapping may have, each with what reads its value.
 type fields map[string]func(*node)
 
-// later are keys and types of op files that a later version will enforce. To
-// accept them now would promise what is not kept.
-var later = []string{"run_as", "env", "concurrency", "rate", "publish", "checks", "sha256", "stdin", "enabled", "processes"}
-
 // mapping reads n as a mapping with the given keys, of which those named must be
 // there.
 func (r *fileReader) mapping(n *node, what string, known fields, required ...string) {
@@ -220,8 +223,6 @@ func (r *fileReader) mapping(n *node, what string, known fields, required ...str
 		switch {
 		case ok:
 			read(e.value)
-		case slices.Contains(later, e.key):
-			r.bad(e.line, "this version does not enforce %s; remove it, or use a version that does", e.key)
 		default:
 			hint := "the keys here are " + strings.Join(sorted(known), ", ")
 			for k := range known {
@@ -310,8 +311,9 @@ func (r *fileReader) top(root *node, f *File) {
 				r.bad(n.line, "provider %s is the gateway's own; choose another", NativeProvider)
 			}
 		},
-		"title": func(n *node) { f.Title = r.text(n, "title", 200) },
-		"ops":   func(n *node) { opsNode = n },
+		"title":   func(n *node) { f.Title = r.text(n, "title", 200) },
+		"enabled": func(n *node) { f.Enabled = r.bool(n, "enabled") },
+		"ops":     func(n *node) { opsNode = n },
 	}, "provider", "ops")
 	if opsNode == nil {
 		return
@@ -339,8 +341,8 @@ func (r *fileReader) op(e entry, provider string) Op {
 		r.bad(e.line, "op name %q: want a letter or _, then letters, digits or any of _.:/-, at most %d bytes", clip(e.key), MaxNameLen)
 	}
 	what := "op " + clip(e.key)
-	var params, argv, paths, network *node
-	unsupported := false
+	var params, argv, paths, network, box *node
+	var end ending
 	r.mapping(e.value, what, fields{
 		"summary": func(n *node) {
 			if op.Summary = r.text(n, "summary", 300); n.kind == stringNode && op.Summary == "" {
@@ -350,14 +352,8 @@ func (r *fileReader) op(e entry, provider string) Op {
 		"side_effecting": func(n *node) { op.SideEffecting = r.bool(n, "side_effecting") },
 		"params":         func(n *node) { params = n },
 		"argv":           func(n *node) { argv = n },
-		"end_of_options": func(n *node) {
-			why, ok := strings.CutPrefix(r.text(n, "end_of_options", 300), "unsupported because ")
-			if n.kind == stringNode && (!ok || strings.TrimSpace(why) == "") {
-				r.bad(n.line, "end_of_options: want \"unsupported because\" and the reason")
-			}
-			unsupported = true
-		},
-		"timeout": func(n *node) { op.Timeout = r.timeout(n) },
+		"end_of_options": func(n *node) { end = r.ending(n) },
+		"timeout":        func(n *node) { op.Timeout = r.timeout(n) },
 		"output": func(n *node) {
 			r.mapping(n, "output", fields{
 				"max": func(n *node) { op.Command.OutputMax = r.size(n, "max", MaxOutput) },
@@ -371,7 +367,29 @@ func (r *fileReader) op(e entry, provider string) Op {
 		"limits":  func(n *node) { op.Command.Limits = r.limits(n) },
 		"fs":      func(n *node) { paths, op.Command.FS = n, r.paths(n) },
 		"network": func(n *node) { network, op.Command.Network = n, r.network(n) },
-		"sandbox": func(n *node) { r.sandbox(n) },
+		"sandbox": func(n *node) { box, op.Command.Unconfined, op.Command.Require = n, n.text == "none", r.sandbox(n) },
+		"run_as": func(n *node) {
+			if op.Command.RunAs = r.text(n, "run_as", 40); n.kind == stringNode && !userName.MatchString(op.Command.RunAs) {
+				r.bad(n.line, "run_as %q: want the name of a user: a small letter or _, then small letters, digits, _ or -, at most 32", clip(op.Command.RunAs))
+			}
+		},
+		"env": func(n *node) { op.Command.Env = r.env(n) },
+		"sha256": func(n *node) {
+			if op.Command.SHA256 = r.text(n, "sha256", 100); n.kind == stringNode && !sha256Hex.MatchString(op.Command.SHA256) {
+				r.bad(n.line, "sha256 %q: want 64 hexadecimal digits, small letters, as sha256sum prints them", clip(op.Command.SHA256))
+			}
+		},
+		"checks": func(n *node) { op.Command.Checks = r.checks(n) },
+		"publish": func(n *node) {
+			r.bad(n.line, "this version keeps no files of the private folder; artifacts come with a later one; remove publish")
+		},
+		"concurrency": func(n *node) {
+			i := r.int(n, "concurrency")
+			if op.Concurrency = int(i); n.kind == numberNode && (i < 1 || i > maxConcurrency) {
+				r.bad(n.line, "concurrency %s: want 1 to %d", clip(n.text), maxConcurrency)
+			}
+		},
+		"rate": func(n *node) { op.Rate = r.rate(n) },
 		"aliases": func(n *node) {
 			for _, a := range r.list(n, "aliases", 16, MaxNameLen) {
 				if op.Aliases = append(op.Aliases, OpName(a)); !OpName(a).Valid() {
@@ -388,22 +406,145 @@ func (r *fileReader) op(e entry, provider string) Op {
 	if !op.SideEffecting && op.Command.Network == NetworkAny {
 		r.bad(network.line, "an op without side effects has no network; write none or netlink, or say side_effecting: true")
 	}
+	if op.Command.Unconfined {
+		if !op.SideEffecting {
+			r.bad(box.line, "nothing keeps an op outside the sandbox from having side effects; remove sandbox: none, or say side_effecting: true")
+		}
+		for _, n := range []*node{paths, network} {
+			if n != nil {
+				r.bad(n.line, "without a sandbox nothing enforces fs and network; remove it, or remove sandbox: none")
+			}
+		}
+	}
 	if params != nil {
 		op.Params = r.params(params)
 	}
 	if argv != nil {
-		op.Command.Argv = r.argv(argv, op.Params, unsupported)
-		used := map[string]bool{}
-		for _, a := range op.Command.Argv {
-			used[a.Param] = true
-		}
-		for i, p := range op.Params {
-			if !used[p.Name] && argv.kind == sequenceNode {
-				r.bad(params.entries[i].line, "parameter %s is declared and not used in argv; use it or remove it", clip(p.Name))
+		op.Command.Argv = r.argv(argv, op.Params, end)
+	}
+	r.uses(&op, params, argv)
+	return op
+}
+
+// uses complains about parameters that do not reach the process, or that it could not
+// use.
+func (r *fileReader) uses(op *Op, params, argv *node) {
+	word := map[string]bool{}
+	for _, a := range op.Command.Argv {
+		word[a.Param] = true
+	}
+	input := ""
+	for i := range op.Params {
+		p, line := &op.Params[i], params.entries[i].line
+		switch {
+		case p.Type == "":
+		case p.Stdin():
+			if input != "" {
+				r.bad(line, "the parameters %s and %s are both the standard input, and there is one; say as: otherwise, or remove one", clip(input), clip(p.Name))
 			}
+			input = p.Name
+		case !word[p.Name] && argv != nil && argv.kind == sequenceNode:
+			r.bad(line, "parameter %s is declared and not used in argv; use it or remove it", clip(p.Name))
+		}
+		// A folder may be one that the program only asks about, as df does, which needs
+		// no right to read it.
+		if p.Type == Path && p.As == AsArgument && p.Kind == KindFile && !op.Command.Unconfined && !op.Command.FS.holds(p.Root) {
+			r.bad(line, "the program could not open the files of parameter %s; add %s to read of fs, or hand them over as: stdin", clip(p.Name), clip(p.Root))
 		}
 	}
-	return op
+	if input != "" && len(op.Command.Argv) > 0 {
+		if why := Dispatches(op.Command.Argv); why != "" {
+			r.bad(argv.line, "%s, and what a caller supplies is its standard input; name the program itself", why)
+		}
+	}
+}
+
+// holds reports whether a process may read what is below folder.
+func (p Paths) holds(folder string) bool {
+	return slices.ContainsFunc(slices.Concat(p.Read, p.Write, p.Exec), func(open string) bool {
+		return folder == open || strings.HasPrefix(folder, strings.TrimSuffix(open, "/")+"/")
+	})
+}
+
+var (
+	userName  = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+	sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	rateForm  = regexp.MustCompile(`^([1-9][0-9]{0,5})/([smh])$`)
+)
+
+// maxConcurrency is the largest number of executions at one time that an op may allow.
+const maxConcurrency = 64
+
+func (r *fileReader) rate(n *node) Rate {
+	m := rateForm.FindStringSubmatch(r.text(n, "rate", 40))
+	if m == nil {
+		if n.kind == stringNode {
+			r.bad(n.line, "rate %q: want a number in a second, a minute or an hour, such as 30/m", clip(n.text))
+		}
+		return Rate{}
+	}
+	count, _ := strconv.Atoi(m[1]) // at most six digits
+	return Rate{Count: count, Per: map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}[m[2]]}
+}
+
+// checks reads what must hold for a run to be a success. That it ended with exit code 0
+// is among it unless the file says otherwise.
+func (r *fileReader) checks(n *node) (checks []Check) {
+	const most = 16
+	if n.kind != sequenceNode || len(n.items) == 0 || len(n.items) > most {
+		r.want(n, "checks", fmt.Sprintf("a list of 1 to %d checks, each {exit: CODES} or {stdout: PATTERN}", most))
+		return nil
+	}
+	exits := 0
+	for _, item := range n.items {
+		var c Check
+		r.mapping(item, "a check", fields{
+			"exit": func(n *node) {
+				exits++
+				c.Exit = r.exitCodes(n)
+			},
+			"stdout": func(n *node) {
+				c.Stdout = r.text(n, "stdout", MaxString)
+				if _, err := regexp.Compile(c.Stdout); n.kind == stringNode && (err != nil || c.Stdout == "") {
+					r.bad(n.line, "stdout %q: want a regular expression that is not empty (%v)", clip(c.Stdout), err)
+				}
+			},
+		})
+		if item.kind == mappingNode && len(item.entries) != 1 {
+			r.bad(item.line, "a check has %d keys; want one of exit and stdout", len(item.entries))
+		}
+		checks = append(checks, c)
+	}
+	switch {
+	case exits > 1:
+		r.bad(n.line, "checks give the exit codes %d times; name all in one: {exit: [0, 1]}", exits)
+	case exits == 0:
+		checks = append([]Check{{Exit: []int{0}}}, checks...)
+	}
+	return checks
+}
+
+// exitCodes reads an exit code or a list of them.
+func (r *fileReader) exitCodes(n *node) (codes []int) {
+	items := []*node{n}
+	if n.kind == sequenceNode {
+		items = n.items
+	}
+	for _, item := range items {
+		code := r.int(item, "an exit code")
+		switch {
+		case item.kind != numberNode:
+		case code < 0 || code > 255:
+			r.bad(item.line, "exit code %s: want 0 to 255", clip(item.text))
+		case slices.Contains(codes, int(code)):
+			r.bad(item.line, "exit code %d stands twice; remove one", code)
+		}
+		codes = append(codes, int(code))
+	}
+	if len(codes) == 0 {
+		r.bad(n.line, "exit names no code; want at least one of 0 to 255")
+	}
+	return codes
 }
 
 func (r *fileReader) timeout(n *node) time.Duration {
@@ -432,8 +573,11 @@ func (r *fileReader) size(n *node, what string, most int64) int64 {
 	return size
 }
 
-// maxLimit is the largest size that a limit may name, in bytes.
-const maxLimit = 1 << 40
+// Bounds on limits: the largest size, in bytes, and the most processes.
+const (
+	maxLimit     = 1 << 40
+	maxProcesses = 4096
+)
 
 func (r *fileReader) limits(n *node) (l Limits) {
 	r.mapping(n, "limits", fields{
@@ -456,6 +600,11 @@ func (r *fileReader) limits(n *node) (l Limits) {
 			}
 		},
 		"memory": func(n *node) { l.Memory = r.size(n, "memory", maxLimit) },
+		"processes": func(n *node) {
+			if l.Processes = r.int(n, "processes"); n.kind == numberNode && (l.Processes < 1 || l.Processes > maxProcesses) {
+				r.bad(n.line, "processes %s: want 1 to %d", clip(n.text), maxProcesses)
+			}
+		},
 	})
 	return l
 }
@@ -487,23 +636,31 @@ func (r *fileReader) network(n *node) Network {
 	return net
 }
 
-// sandboxLayers are the layers that every command op runs in.
-var sandboxLayers = []string{"landlock", "seccomp", "limits", "capabilities"}
+// sandboxLayers are the layers that an op may insist on, by the names that results and
+// readiness give them.
+var sandboxLayers = []string{"landlock", "seccomp", "limits", "capabilities", "run_as", "cgroup", "namespaces"}
 
-// sandbox reads which layers an op insists on. It has nothing to keep: no op runs
-// without all that there are.
-func (r *fileReader) sandbox(n *node) {
-	if n.kind == stringNode && n.text == "none" {
-		r.bad(n.line, "this version runs no op without a sandbox; remove sandbox: none")
-		return
+// sandbox reads which layers an op insists on. "none", which asks for no sandbox, is
+// looked at with the rest of the op.
+func (r *fileReader) sandbox(n *node) (require []string) {
+	if n.kind == stringNode {
+		if n.text != "none" {
+			r.bad(n.line, "sandbox %q: want none, or {require: LAYERS} of %s", clip(n.text), strings.Join(sandboxLayers, ", "))
+		}
+		return nil
 	}
 	r.mapping(n, "sandbox", fields{"require": func(n *node) {
-		for _, layer := range r.list(n, "require", 16, 40) {
-			if !slices.Contains(sandboxLayers, layer) {
-				r.bad(n.line, "this version has no layer %q; the layers are %s", clip(layer), strings.Join(sandboxLayers, ", "))
+		require = r.list(n, "require", 16, 40)
+		for i, layer := range require {
+			switch {
+			case !slices.Contains(sandboxLayers, layer):
+				r.bad(n.line, "there is no layer %q; the layers are %s", clip(layer), strings.Join(sandboxLayers, ", "))
+			case slices.Contains(require[:i], layer):
+				r.bad(n.line, "the layer %s stands twice; remove one", layer)
 			}
 		}
 	}}, "require")
+	return require
 }
 
 var catalogWord = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
@@ -560,17 +717,19 @@ func (r *fileReader) examples(n *node) (ex Examples) {
 	return ex
 }
 
-// paramTypes are the types that an op file of this version may use, each with
-// its own keys.
-var paramTypes = map[Type][]string{
-	Enum:    {"values"},
-	Pattern: {"pattern", "max"},
-	Int:     {"min", "max"},
-	Bool:    {"then", "else"},
+// paramKeys are the keys that a parameter of each type has of its own: those that it
+// must have, and those that it may.
+var paramKeys = map[Type]struct{ must, may []string }{
+	Enum:     {must: []string{"values"}},
+	Pattern:  {must: []string{"pattern", "max"}},
+	Int:      {must: []string{"min", "max"}},
+	Bool:     {may: []string{"then", "else"}},
+	Text:     {must: []string{"max"}},
+	Path:     {must: []string{"root", "kind"}, may: []string{"as"}},
+	Host:     {},
+	Duration: {must: []string{"min", "max"}, may: []string{"unit"}},
+	Secret:   {must: []string{"credentials"}, may: []string{"as"}},
 }
-
-// laterTypes come with the means to enforce them.
-var laterTypes = []Type{"path", "host", "duration", Text, "secret"}
 
 func (r *fileReader) params(n *node) Params {
 	if n.kind != mappingNode {
@@ -598,47 +757,64 @@ func (r *fileReader) param(e entry) Param {
 		r.want(e.value, what, "a mapping with a type")
 		return p
 	}
-	if t := e.value.find("type"); t != nil {
-		p.Type = Type(r.text(t, "type", 40))
-		own, known := paramTypes[p.Type]
-		switch {
-		case slices.Contains(laterTypes, p.Type):
-			r.bad(t.line, "this version does not enforce parameters of type %s; use enum, pattern, int or bool", p.Type)
-			return p
-		case !known:
-			if t.kind == stringNode {
-				r.bad(t.line, "unknown type %q; the types are enum, pattern, int and bool", clip(string(p.Type)))
-			}
-			return p
-		}
-		known2 := fields{
-			"type":     func(*node) {},
-			"doc":      func(n *node) { p.Doc = r.text(n, "doc", 300) },
-			"optional": func(n *node) { p.Optional = r.bool(n, "optional") },
-		}
-		all := fields{
-			"values":  func(n *node) { p.Values = r.list(n, "values", 1000, MaxString) },
-			"pattern": func(n *node) { p.Pattern = r.text(n, "pattern", MaxString) },
-			"min":     func(n *node) { p.Min = r.int(n, "min") },
-			"max":     func(n *node) { p.Max = r.int(n, "max") },
-			"then":    func(n *node) { p.Then = r.list(n, "then", 16, MaxString) },
-			"else":    func(n *node) { p.Else = r.list(n, "else", 16, MaxString) },
-		}
-		for _, k := range own {
-			known2[k] = all[k]
-		}
-		required := own
-		if p.Type == Bool {
-			required = nil
-		}
-		r.mapping(e.value, what, known2, required...)
-		if p.Type == Bool && len(p.Then)+len(p.Else) == 0 {
-			r.bad(e.line, "%s selects no words; give then or else", what)
+	t := e.value.find("type")
+	if t == nil {
+		r.bad(e.line, "%s has no type; add it", what)
+		return p
+	}
+	typ := Type(r.text(t, "type", 40))
+	own, known := paramKeys[typ]
+	if !known {
+		if t.kind == stringNode {
+			r.bad(t.line, "unknown type %q; the types are %s", clip(string(typ)), strings.Join(typeNames(), ", "))
 		}
 		return p
 	}
-	r.bad(e.line, "%s has no type; add it", what)
+	p.Type = typ
+	bound := func(to *int64, key string) func(*node) {
+		return func(n *node) {
+			if typ == Duration {
+				*to = r.duration(n, key)
+			} else {
+				*to = r.int(n, key)
+			}
+		}
+	}
+	all := fields{
+		"values":      func(n *node) { p.Values = r.list(n, "values", 1000, MaxString) },
+		"credentials": func(n *node) { p.Values = r.list(n, "credentials", 100, 200) },
+		"pattern":     func(n *node) { p.Pattern = r.text(n, "pattern", MaxString) },
+		"min":         bound(&p.Min, "min"),
+		"max":         bound(&p.Max, "max"),
+		"then":        func(n *node) { p.Then = r.list(n, "then", 16, MaxString) },
+		"else":        func(n *node) { p.Else = r.list(n, "else", 16, MaxString) },
+		"root":        func(n *node) { p.Root = r.text(n, "root", MaxString) },
+		"kind":        func(n *node) { p.Kind = r.text(n, "kind", 40) },
+		"as":          func(n *node) { p.As = r.text(n, "as", 40) },
+		"unit":        func(n *node) { p.Unit = r.text(n, "unit", 40) },
+	}
+	its := fields{
+		"type":     func(*node) {},
+		"doc":      func(n *node) { p.Doc = r.text(n, "doc", 300) },
+		"optional": func(n *node) { p.Optional = r.bool(n, "optional") },
+	}
+	for _, k := range slices.Concat(own.must, own.may) {
+		its[k] = all[k]
+	}
+	r.mapping(e.value, what, its, own.must...)
+	if p.Type == Bool && len(p.Then)+len(p.Else) == 0 {
+		r.bad(e.line, "%s selects no words; give then or else", what)
+	}
 	return p
+}
+
+// duration reads a bound of a Duration parameter, in nanoseconds.
+func (r *fileReader) duration(n *node, what string) int64 {
+	d, err := time.ParseDuration(r.text(n, what, 40))
+	if n.kind == stringNode && err != nil {
+		r.bad(n.line, "%s %q: want a duration such as 90s or 1h30m", what, clip(n.text))
+	}
+	return int64(d)
 }
 
 func (r *fileReader) int(n *node, what string) int64 {
@@ -649,105 +825,18 @@ func (r *fileReader) int(n *node, what string) int64 {
 	return i
 }
 
-// endOfOptions are the words that keep what follows from being an option.
-var endOfOptions = []string{"--", "--end-of-options"}
-
-func (r *fileReader) argv(n *node, params Params, unsupported bool) []Arg {
-	if n.kind != sequenceNode || len(n.items) == 0 {
-		r.want(n, "argv", "a list: the program, then its words")
-		return nil
-	}
-	var argv []Arg
-	ended, supplied := unsupported, 0
-	for i, item := range n.items {
-		switch item.kind {
-		case stringNode:
-			w := r.text(item, "a word of argv", MaxString)
-			if strings.ContainsAny(w, "{}") {
-				r.bad(item.line, "the word %q holds a brace; a value is a whole element, written {param: NAME}", clip(w))
-			}
-			if i == 0 && (!filepath.IsAbs(w) || filepath.Clean(w) != w || w == "/") {
-				r.bad(item.line, "the program %q: want a clean absolute path", clip(w))
-			}
-			ended = ended || slices.Contains(endOfOptions, w)
-			argv = append(argv, Arg{Word: w})
-		case mappingNode:
-			var name string
-			r.mapping(item, "an element of argv", fields{"param": func(n *node) { name = r.text(n, "param", MaxNameLen) }}, "param")
-			argv = append(argv, Arg{Param: name})
-			if i == 0 {
-				r.bad(item.line, "the program is a parameter; want a fixed absolute path")
-			}
-			p := params.find(name)
-			if p == nil {
-				r.bad(item.line, "argv uses the parameter %q, which is not declared; declare it in params", clip(name))
-				continue
-			}
-			supplied = item.line
-			if !ended && (p.Type == Pattern || p.Type == Int && p.Min < 0) {
-				r.bad(item.line, "the parameter %s stands before the end of options; put \"--\" in front of it, or write "+
-					"end_of_options: unsupported because, and the reason", clip(name))
-			}
-		default:
-			r.want(item, "an element of argv", "a string (quote it), or {param: NAME}")
-		}
-	}
-	if supplied > 0 && len(argv) > 0 {
-		if why := Dispatches(argv); why != "" {
-			r.bad(supplied, "%s, and the caller supplies a word of it; name the program itself", why)
-		}
-	}
-	return argv
-}
-
-// interpreters are programs that run what their words say, by the names they go
-// by; a version at the end of a name does not count.
-var interpreters = strings.Fields(`
-	sh bash rbash dash ash zsh ksh mksh csh tcsh fish busybox toybox
-	awk gawk mawk nawk original-awk sed ed ex vi vim view nano emacs less more most man
-	perl python pypy ruby node nodejs deno bun php lua luajit tclsh wish expect guile R Rscript java jshell osascript pwsh
-	env xargs parallel sudo su doas pkexec runuser setpriv capsh chroot unshare nsenter setarch linux32 linux64
-	nice ionice nohup timeout stdbuf setsid taskset chrt flock watch time script strace ltrace gdb valgrind perf
-	start-stop-daemon systemd-run run-parts at batch crontab make ssh sshpass docker podman nerdctl kubectl crictl lxc machinectl
-	ld.so ld-linux ld-linux-x86- ld-linux-aarch socat nc ncat`)
-
-// dispatchers are programs that run others when these words are among theirs.
-var dispatchers = map[string][]string{
-	"find": {"-exec", "-execdir", "-ok", "-okdir"},
-	"ip":   {"exec"},
-	"fd":   {"-x", "-X", "--exec", "--exec-batch"},
-	"tar":  {"--to-command", "--checkpoint-action", "-I", "--use-compress-program"},
-}
-
-// Dispatches says why a program runs other programs, or code, that its words
-// name; "" if it is not known to. A word that a caller supplies to such a program
-// is a program that the caller chooses.
-func Dispatches(argv []Arg) string {
-	base := path.Base(argv[0].Word)
-	name := strings.TrimSuffix(base, ".so.2")
-	name = strings.TrimRight(name, "0123456789.")
-	name = strings.TrimSuffix(name, "-")
-	for _, i := range interpreters {
-		if base == i || name == strings.TrimSuffix(i, "-") {
-			return base + " runs what its words say"
-		}
-	}
-	for _, a := range argv[1:] {
-		word, _, _ := strings.Cut(a.Word, "=")
-		if word != "" && slices.Contains(dispatchers[base], word) {
-			return base + " " + word + " runs another program"
-		}
-	}
-	return ""
-}
-
-// hostile are values that no parameter of a command op may accept, each with
-// what is wrong with it.
+// hostile are values that no parameter of a command op may accept, each with what is
+// wrong with it.
 var hostile = []struct{ value, what string }{
-	{"-x", "a leading dash"},
-	{"--", "a leading dash"},
 	{"\x00", "NUL"},
 	{"a\x00b", "NUL"},
+	{"\x1b[2J", "a control character"},
+	{"a\u0085b", "a control character"},
+	{"a\xffb", "invalid UTF-8"},
+	{strings.Repeat("a", 1<<20), "1 MiB"},
+	{strings.Repeat("0", 1<<20), "1 MiB"},
+	{"-x", "a leading dash"},
+	{"--", "a leading dash"},
 	{"a\nb", "a line break"},
 	{"a\n", "a line break"},
 	{"..", "a way up (..)"},
@@ -759,10 +848,10 @@ var hostile = []struct{ value, what string }{
 	{"a/../b", "a way up (..)"},
 	{"0/../0", "a way up (..)"},
 	{"../../etc/passwd", "a way up (..)"},
-	{strings.Repeat("a", 1<<20), "1 MiB"},
-	{strings.Repeat("0", 1<<20), "1 MiB"},
-	{"a\xffb", "invalid UTF-8"},
 }
+
+// hostileText is how many of hostile, from the first, a Text may not hold either.
+const hostileText = 7
 
 // prove runs the examples of op and tries its parameters with hostile values.
 func (r *fileReader) prove(e entry, op *Op) {
@@ -779,7 +868,11 @@ func (r *fileReader) prove(e entry, op *Op) {
 	}
 	for i := range op.Params {
 		p := op.Params[i]
-		for _, h := range hostile {
+		tried := hostile
+		if p.Type == Text {
+			tried = hostile[:hostileText]
+		}
+		for _, h := range tried {
 			if p.Type == Enum && slices.Contains(p.Values, h.value) {
 				continue // the operator's own word, whatever it is
 			}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,7 +26,7 @@ func TestShippedFiles(t *testing.T) {
 	}
 	n := 0
 	for _, f := range files {
-		for _, op := range f.Ops {
+		for _, op := range slices.Concat(f.Ops, f.Off) {
 			n++
 			if len(op.Examples.Accept) == 0 || len(op.Examples.Reject) == 0 || op.Catalog == nil {
 				t.Errorf("%s:%d: op %s lacks examples to accept, to reject, or a catalog entry", op.File, op.Line, op.Name)
@@ -33,8 +34,8 @@ func TestShippedFiles(t *testing.T) {
 			if why := Dispatches(op.Command.Argv); why != "" {
 				t.Errorf("%s:%d: op %s: %s", op.File, op.Line, op.Name, why)
 			}
-			if op.SideEffecting {
-				t.Errorf("%s:%d: op %s has side effects", op.File, op.Line, op.Name)
+			if op.SideEffecting && f.Enabled {
+				t.Errorf("%s:%d: op %s has side effects, and its file is enabled", op.File, op.Line, op.Name)
 			}
 		}
 	}
@@ -76,7 +77,7 @@ func TestReadFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := File{Name: "demo.yaml", Provider: "demo", Title: "A demonstration", Ops: []Definition{{File: "demo.yaml", Line: 4, Op: Op{
+	want := File{Name: "demo.yaml", Provider: "demo", Title: "A demonstration", Enabled: true, Ops: []Definition{{File: "demo.yaml", Line: 4, Op: Op{
 		Name: "say", Aliases: []OpName{"speak", "demo.say"}, Provider: "demo", Summary: "Say a word", Timeout: 1500 * time.Millisecond,
 		Params: Params{
 			{Name: "loud", Type: Bool, Doc: "Shout", Then: []string{"--loud"}, Else: []string{"--soft"}},
@@ -250,33 +251,295 @@ func TestReadFileRefuses(t *testing.T) {
 		"fs: {read: [/a/../b]}": "want a clean absolute path",
 		"fs: {exec: /usr}":      "f.yaml:7: exec is the string",
 		"fs: {list: [/]}":       `f.yaml:7: unknown key "list" in fs`,
-		"fs:\n      read:\n        - /ok\n        - nope": `f.yaml:10: read "nope"`,
-		"limits: {nofile: 3}":                             "f.yaml:7: nofile 3: want 4",
-		"limits: {nofile: '64'}":                          "f.yaml:7: nofile is the string",
-		"limits: {fsize: 1}":                              "f.yaml:7: fsize is the number 1",
-		"limits: {fsize: 1TB}":                            `f.yaml:7: fsize "1TB"`,
-		"limits: {cpu: 500ms}":                            `f.yaml:7: cpu "500ms": want whole seconds`,
-		"limits: {cpu: 1h}":                               "want whole seconds",
-		"limits: {memory: 0}":                             "f.yaml:7: memory is the number 0",
-		"limits: {processes: 16}":                         "this version does not enforce processes",
-		"sandbox: none":                                   "f.yaml:7: this version runs no op without a sandbox",
-		"sandbox: {require: [cgroup]}":                    `f.yaml:7: this version has no layer "cgroup"`,
-		"sandbox: {}":                                     "sandbox has no require",
+		"fs:\n      read:\n        - /ok\n        - nope":         `f.yaml:10: read "nope"`,
+		"limits: {nofile: 3}":                                     "f.yaml:7: nofile 3: want 4",
+		"limits: {nofile: '64'}":                                  "f.yaml:7: nofile is the string",
+		"limits: {fsize: 1}":                                      "f.yaml:7: fsize is the number 1",
+		"limits: {fsize: 1TB}":                                    `f.yaml:7: fsize "1TB"`,
+		"limits: {cpu: 500ms}":                                    `f.yaml:7: cpu "500ms": want whole seconds`,
+		"limits: {cpu: 1h}":                                       "want whole seconds",
+		"limits: {memory: 0}":                                     "f.yaml:7: memory is the number 0",
+		"limits: {processes: 0}":                                  "f.yaml:7: processes 0: want 1 to 4096",
+		"limits: {processes: 4097}":                               "processes 4097: want 1 to 4096",
+		"limits: {processes: 16MiB}":                              "processes is the string",
+		"sandbox: none":                                           "f.yaml:7: nothing keeps an op outside the sandbox from having side effects",
+		"sandbox: none\nfs: {read: [/etc]}\nside_effecting: true": "f.yaml:7: without a sandbox nothing enforces fs and network",
+		"sandbox: none\nside_effecting: true\nnetwork: none":      "f.yaml:8: without a sandbox nothing enforces fs and network",
+		`sandbox: ""`:                                             "f.yaml:7: sandbox \"\": want none, or {require: LAYERS}",
+		"sandbox: strict":                                         `sandbox "strict": want none`,
+		"sandbox:":                                                "sandbox is null; want a mapping of require",
+		"sandbox: {require: [cgroups]}":                           `f.yaml:7: there is no layer "cgroups"; the layers are landlock, seccomp, limits, capabilities, run_as, cgroup, namespaces`,
+		"sandbox: {require: [seccomp, seccomp]}":                  "the layer seccomp stands twice",
+		"sandbox: {require: none}":                                "require is the string",
+		"sandbox: {}":                                             "sandbox has no require",
+		"sandbox: {profile: x}":                                   `unknown key "profile" in sandbox`,
+		"run_as: Root":                                            `f.yaml:7: run_as "Root": want the name of a user`,
+		"run_as: 65534":                                           "run_as is the number",
+		"run_as: a b":                                             "want the name of a user",
+		"run_as: -x":                                              "want the name of a user",
+		`run_as: ""`:                                              "want the name of a user",
+		"run_as: abcdefghijklmnopqrstuvwxyz0123456":               "want the name of a user",
+		"concurrency: 0":                                          "f.yaml:7: concurrency 0: want 1 to 64",
+		"concurrency: 65":                                         "concurrency 65: want 1 to 64",
+		"concurrency: -1":                                         "concurrency -1: want 1 to 64",
+		"concurrency: 1.5":                                        "concurrency is the number 1.5; want an integer",
+		"concurrency: many":                                       "want an integer",
+		"rate: 30":                                                "f.yaml:7: rate is the number 30",
+		"rate: 0/m":                                               `rate "0/m": want a number in a second, a minute or an hour, such as 30/m`,
+		"rate: 30/d":                                              `rate "30/d"`,
+		"rate: 30/min":                                            `rate "30/min"`,
+		"rate: 1.5/s":                                             `rate "1.5/s"`,
+		"rate: -1/s":                                              `rate "-1/s"`,
+		"rate: 1000000/s":                                         `rate "1000000/s"`,
+		"rate: [1/s]":                                             "rate is a list",
+		"sha256: abc":                                             `f.yaml:7: sha256 "abc": want 64 hexadecimal digits`,
+		"sha256: " + strings.Repeat("A", 64):                      "small letters",
+		"sha256: sha256:" + strings.Repeat("a", 64):               "want 64 hexadecimal digits",
+		"sha256: '" + strings.Repeat("0", 63) + "'":               "want 64 hexadecimal digits",
+		"env: [LANG=C]":                                           "f.yaml:7: env is a list",
+		"env: {1A: x}":                                            `f.yaml:7: variable "1A": want a letter`,
+		"env: {'A=B': x}":                                         `variable "A=B"`,
+		"env: {'': x}":                                            "",
+		"env: {A: 1}":                                             "the variable A is the number 1; want a string",
+		"env: {A: null}":                                          "the variable A is null",
+		`env: {A: "a\nb"}`:                                        "the variable A holds a control character",
+		"env:\n      OK: x\n      LD_PRELOAD: /x.so":              "f.yaml:9: the variable LD_PRELOAD: the loader or a library takes code from it; remove it",
+		"env: {LD_AUDIT: x}":                                      "takes code from it",
+		"env: {GCONV_PATH: x}":                                    "takes code from it",
+		"env: {ENV: x}":                                           "a shell runs what it says",
+		"env: {BASH_ENV: x}":                                      "a shell runs what it says",
+		"env: {IFS: x}":                                           "a shell runs what it says",
+		"env: {PYTHONPATH: x}":                                    "an interpreter takes code or options from it",
+		"env: {PERL5OPT: x}":                                      "an interpreter takes code or options from it",
+		"env: {NODE_OPTIONS: x}":                                  "an interpreter takes code or options from it",
+		"env: {LUA_INIT_5_4: x}":                                  "an interpreter takes code or options from it",
+		"env: {GIT_CONFIG_VALUE_0: x}":                            "it names a program",
+		"env: {PAGER: x}":                                         "it names a program",
+		"env: {BASH_ENV: {credential: 'file:x'}}":                 "a shell runs what it says",
+		"env: {PATH: 'bin:/usr/bin'}":                             "PATH: want clean absolute folders",
+		"env: {PATH: '/usr/bin:'}":                                "PATH: want clean absolute folders",
+		"env: {PATH: {credential: 'file:x'}}":                     "PATH: want clean absolute folders",
+		"env: {A: {credential: hunter2}}":                         `f.yaml:7: credential "hunter2": want file:NAME, env:NAME or systemd:NAME`,
+		"env: {A: {credential: 'file:../x'}}":                     `credential "file:../x"`,
+		"env: {A: {credential: 'vault:x'}}":                       `credential "vault:x"`,
+		"env: {A: {credential: 1}}":                               "credential is the number",
+		"env: {A: {secret: x}}":                                   `unknown key "secret" in the variable A`,
+		"env: {A: {}}":                                            "the variable A has no credential",
+		"env: {A: x, A: y}":                                       "stands at line 7 already",
+		"checks: []":                                              "f.yaml:7: checks is",
+		"checks: {exit: 0}":                                       "want a list of 1 to 16 checks",
+		"checks: [0]":                                             "a check is the number 0",
+		"checks: [{}]":                                            "a check has 0 keys; want one of exit and stdout",
+		"checks: [{exit: 0, stdout: a}]":                          "a check has 2 keys",
+		"checks: [{stderr: a}]":                                   `unknown key "stderr" in a check; the keys here are exit, stdout`,
+		"checks: [{exit: 256}]":                                   "exit code 256: want 0 to 255",
+		"checks: [{exit: [0, 0]}]":                                "exit code 0 stands twice",
+		"checks: [{exit: []}]":                                    "exit names no code",
+		"checks: [{exit: [0, '1']}]":                              "an exit code is the string",
+		"checks: [{exit: 0}, {exit: 1}]":                          "checks give the exit codes 2 times",
+		"checks: [{stdout: '('}]":                                 `f.yaml:7: stdout "(": want a regular expression`,
+		`checks: [{stdout: ""}]`:                                  "want a regular expression that is not empty",
+		"publish: [{file: a, kind: text/plain}]":                  "f.yaml:7: this version keeps no files of the private folder; artifacts come with a later one; remove publish",
+		"publish: []":                                             "artifacts come with a later one",
+		"stdin: x":                                                `unknown key "stdin" in op x`,
+		"enabled: false":                                          `unknown key "enabled" in op x`,
 	} {
 		if _, err := ReadFile("f.yaml", []byte(with(lines))); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", lines, err, want)
 		}
 	}
-	for _, key := range later {
-		if _, err := ReadFile("f.yaml", []byte(with(key+": x"))); err == nil || !strings.Contains(err.Error(), "this version does not enforce "+key) {
-			t.Errorf("key %s: got %v", key, err)
+}
+
+// Each type with its own keys, and how its value reaches the process.
+func TestParamsOfOpFiles(t *testing.T) {
+	for _, c := range []struct {
+		params, argv, more string
+		says               string // "" if it is good
+	}{
+		{"v: {type: text, max: 100}", "[/usr/bin/tee]", "", ""},
+		{"v: {type: text}", "[/usr/bin/tee]", "", "f.yaml:7: parameter v has no max"},
+		{"v: {type: text, max: 65537}", "[/usr/bin/tee]", "", "a text needs max, 1 to 65536 bytes"},
+		{"v: {type: text, max: 9, as: argument}", "[/usr/bin/tee, {param: v}]", "", `unknown key "as" in parameter v`},
+		{"v: {type: text, max: 9}", "[/usr/bin/tee, --, {param: v}]", "", "f.yaml:8: the parameter v is the standard input and no word; remove it from argv"},
+		{"v: {type: text, max: 9}\n  w: {type: text, max: 9}", "[/usr/bin/tee]", "", "f.yaml:8: the parameters v and w are both the standard input"},
+		{"v: {type: text, max: 9}\n  w: {type: path, root: /srv, kind: file}", "[/usr/bin/tee]", "", "are both the standard input"},
+		{"v: {type: text, max: 9}\n  w: {type: secret, credentials: ['file:x']}", "[/usr/bin/tee]", "", "are both the standard input"},
+		{"v: {type: text, max: 9}\n  w: {type: secret, credentials: ['file:x'], as: descriptor}", "[/usr/bin/tee, {param: w}]", "", ""},
+		{"v: {type: text, max: 9}", "[/bin/sh]", "", "f.yaml:8: sh runs what its words say, and what a caller supplies is its standard input"},
+		{"v: {type: path, root: /srv, kind: file}", "[/usr/bin/python3, -]", "", "python3 runs what its words say"},
+
+		{"v: {type: path, root: /srv, kind: file}", "[/usr/bin/cat]", "", ""},
+		{"v: {type: path, root: /srv, kind: file, as: stdin}", "[/usr/bin/cat]", "", ""},
+		{"v: {type: path, root: /srv, kind: file}", "[/usr/bin/cat, {param: v}]", "", "remove it from argv, or say as: argument"},
+		{"v: {type: path, root: /srv, kind: file, as: argument}", "[/usr/bin/cat, {param: v}]", "fs: {read: [/srv]}", ""},
+		{"v: {type: path, root: /srv/a, kind: file, as: argument}", "[/usr/bin/cat, {param: v}]", "fs: {read: [/]}", ""},
+		{"v: {type: path, root: /srv/a, kind: file, as: argument}", "[/usr/bin/cat, {param: v}]", "side_effecting: true\nfs: {write: [/srv]}", ""},
+		{"v: {type: path, root: /srv/a, kind: file, as: argument}", "[/usr/bin/cat, {param: v}]", "side_effecting: true\nsandbox: none", ""},
+		{"v: {type: path, root: /srv, kind: file, as: argument}", "[/usr/bin/cat]", "fs: {read: [/srv]}", "parameter v is declared and not used in argv"},
+		{"v: {type: path, root: /srv, kind: file, as: argument}", "[/usr/bin/cat, {param: v}]", "", "f.yaml:7: the program could not open the files of parameter v; add /srv to read of fs"},
+		{"v: {type: path, root: /srv, kind: file, as: argument}", "[/usr/bin/cat, {param: v}]", "fs: {read: [/srv/a, /sr]}", "add /srv to read of fs"},
+		{"v: {type: path, root: /, kind: dir, as: argument}", "[/usr/bin/df, {param: v}]", "", ""},
+		{"v: {type: path, root: /srv, kind: file, as: descriptor}", "[/usr/bin/cat]", "", `does not get a path as "descriptor"; want stdin or argument`},
+		{"v: {type: path, kind: file}", "[/usr/bin/cat]", "", "parameter v has no root"},
+		{"v: {type: path, root: /srv}", "[/usr/bin/cat]", "", "parameter v has no kind"},
+		{"v: {type: path, root: srv, kind: file}", "[/usr/bin/cat]", "", "clean absolute path"},
+		{"v: {type: path, root: /srv/, kind: file}", "[/usr/bin/cat]", "", "clean absolute path"},
+		{"v: {type: path, root: /srv, kind: socket}", "[/usr/bin/cat]", "", "a path needs a kind, file or dir"},
+		{"v: {type: path, root: /srv, kind: file, max: 9}", "[/usr/bin/cat]", "", `unknown key "max"`},
+
+		{"v: {type: host}", "[/usr/bin/ping, --, {param: v}]", "", ""},
+		{"v: {type: host}", "[/usr/bin/ping, {param: v}]", "", "f.yaml:8: the parameter v stands before the end of options"},
+		{"v: {type: host, max: 9}", "[/usr/bin/ping, --, {param: v}]", "", `unknown key "max"`},
+
+		{"v: {type: duration, min: 1s, max: 1m}", "[/usr/bin/sleep, {param: v}]", "", ""},
+		{"v: {type: duration, min: 0s, max: 1m, unit: ms}", "[/usr/bin/sleep, {param: v}]", "", ""},
+		{"v: {type: duration, max: 1m}", "[/usr/bin/sleep, {param: v}]", "", "parameter v has no min"},
+		{"v: {type: duration, min: 1, max: 1m}", "[/usr/bin/sleep, {param: v}]", "", "min is the number 1; want a string"},
+		{"v: {type: duration, min: soon, max: 1m}", "[/usr/bin/sleep, {param: v}]", "", `min "soon": want a duration`},
+		{"v: {type: duration, min: 1m, max: 1s}", "[/usr/bin/sleep, {param: v}]", "", "min first"},
+		{"v: {type: duration, min: -1s, max: 1s}", "[/usr/bin/sleep, {param: v}]", "", "between 0s and"},
+		{"v: {type: duration, min: 1s, max: 2401h}", "[/usr/bin/sleep, {param: v}]", "", "between 0s and 2400h0m0s"},
+		{"v: {type: duration, min: 1s, max: 1m, unit: h}", "[/usr/bin/sleep, {param: v}]", "", `unknown unit "h"`},
+		{"v: {type: duration, min: 1s, max: 1m, unit: m}", "[/usr/bin/sleep, {param: v}]", "", "whole numbers of m"},
+
+		{"v: {type: secret, credentials: ['file:x']}", "[/usr/bin/cat]", "", ""},
+		{"v: {type: secret, credentials: ['file:x', 'env:Y'], as: descriptor}", "[/usr/bin/cat, {param: v}]", "", ""},
+		{"v: {type: secret, credentials: ['file:x'], as: descriptor}", "[/usr/bin/cat]", "", "declared and not used"},
+		{"v: {type: secret, credentials: ['file:x'], as: argument}", "[/usr/bin/cat, {param: v}]", "", `does not get a secret as "argument"; want stdin or descriptor`},
+		{"v: {type: secret, credentials: ['file:x'], as: env}", "[/usr/bin/cat]", "", "want stdin or descriptor"},
+		{"v: {type: secret, credentials: ['file:x']}", "[/usr/bin/cat, {param: v}]", "", "or say as: descriptor"},
+		{"v: {type: secret}", "[/usr/bin/cat]", "", "parameter v has no credentials"},
+		{"v: {type: secret, credentials: []}", "[/usr/bin/cat]", "", "a secret needs the credentials"},
+		{"v: {type: secret, credentials: [hunter2]}", "[/usr/bin/cat]", "", `credential "hunter2": want file:NAME`},
+		{"v: {type: secret, values: ['file:x']}", "[/usr/bin/cat]", "", `unknown key "values"`},
+		{"v: {type: enum, values: [a], as: stdin}", "[/usr/bin/cat, {param: v}]", "", `unknown key "as"`},
+
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, {param: v}]", "end_of_options: --stop", ""},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, {param: v}]", "end_of_options: --", ""},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, {param: v}, --end]", "end_of_options: --stop", "stands before the end of options"},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, {param: v}]", "", "f.yaml:8: --end becomes the program's own word for the end of options; name that"},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, {param: v}]", "end_of_options: unsupported because it is old", "--end becomes the program's own word"},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --, {param: v}]", "end_of_options: --stop", "f.yaml:9: end_of_options names --stop, and argv does not say where it goes; put --end there"},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, --end, {param: v}]", "end_of_options: --stop", "--end stands twice"},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, {param: v}]", "end_of_options: --end", "end_of_options: want"},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, {param: v}]", "end_of_options: stop", "end_of_options: want"},
+		{"v: {type: pattern, pattern: a, max: 1}", "[/usr/bin/x, --end, {param: v}]", "end_of_options: '-'", "end_of_options: want"},
+	} {
+		file := with("params:\n  " + c.params + "\nargv: " + c.argv + "\n" + c.more)
+		_, err := ReadFile("f.yaml", []byte(file))
+		switch {
+		case c.says == "" && err != nil:
+			t.Errorf("%v for\n%s", err, file)
+		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("got %v, want %q for\n%s", err, c.says, file)
 		}
 	}
-	for _, typ := range laterTypes {
-		if _, err := ReadFile("f.yaml", []byte(params("{type: "+string(typ)+", max: 1}", "[/bin/true, --, {param: v}]"))); err == nil ||
-			!strings.Contains(err.Error(), "this version does not enforce parameters of type "+string(typ)) {
-			t.Errorf("type %s: got %v", typ, err)
+}
+
+// What the new keys say arrives.
+func TestFullOp(t *testing.T) {
+	f, err := ReadFile("f.yaml", []byte(with(`side_effecting: true
+params:
+  note: {type: text, max: 1000, doc: What to write}
+  where: {type: path, root: /srv/notes, kind: file, as: argument}
+  wait: {type: duration, min: 100ms, max: 1m30s, unit: ms, optional: true}
+  host: {type: host}
+  key: {type: secret, credentials: ['file:key', 'systemd:key'], as: descriptor}
+argv: [/usr/bin/post, --wait, {param: wait}, --key, {param: key}, {param: where}, --end, {param: host}]
+end_of_options: --rest
+fs: {write: [/srv]}
+network: any
+run_as: box-rw
+env: {LANG: en_GB.UTF-8, TZ: UTC, PATH: '/usr/bin:/bin', TOKEN: {credential: 'file:deploy-token'}}
+sha256: `+strings.Repeat("0a", 32)+`
+limits: {processes: 16}
+sandbox: {require: [landlock, cgroup]}
+checks: [{stdout: 'saved [0-9]+'}]
+concurrency: 4
+rate: 30/m
+examples:
+  accept: [{note: "- a\n- b\n", where: a/b, wait: 1.5s, host: Example.org, key: 'file:key'}]
+  reject: [{note: "", where: ../a, host: a, key: 'file:key'}, {note: "", where: a, host: a, key: 'file:other'}]
+`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := f.Ops[0].Op
+	op.Examples, op.Summary = Examples{}, ""
+	want := Op{Name: "x", Provider: "p", SideEffecting: true, Timeout: DefaultTimeout, Concurrency: 4, Rate: Rate{30, time.Minute},
+		Params: Params{
+			{Name: "note", Type: Text, Max: 1000, Doc: "What to write"},
+			{Name: "where", Type: Path, Root: "/srv/notes", Kind: KindFile, As: AsArgument},
+			{Name: "wait", Type: Duration, Min: int64(100 * time.Millisecond), Max: int64(90 * time.Second), Unit: "ms", Optional: true},
+			{Name: "host", Type: Host},
+			{Name: "key", Type: Secret, Values: []string{"file:key", "systemd:key"}, As: AsDescriptor},
+		},
+		Command: &Command{OutputMax: DefaultOutput, Kind: "text/plain", Argv: []Arg{{Word: "/usr/bin/post"}, {Word: "--wait"}, {Param: "wait"}, {Word: "--key"},
+			{Param: "key"}, {Param: "where"}, {Word: "--rest"}, {Param: "host"}},
+			FS: Paths{Write: []string{"/srv"}}, Network: NetworkAny, Limits: Limits{Processes: 16}, RunAs: "box-rw", SHA256: strings.Repeat("0a", 32),
+			Env:     []EnvVar{{Name: "LANG", Value: "en_GB.UTF-8"}, {Name: "TZ", Value: "UTC"}, {Name: "PATH", Value: "/usr/bin:/bin"}, {Name: "TOKEN", Credential: "file:deploy-token"}},
+			Require: []string{"landlock", "cgroup"}, Checks: []Check{{Exit: []int{0}}, {Stdout: "saved [0-9]+"}}},
+	}
+	if d := cmp.Diff(want, op, cmpopts.IgnoreUnexported(Param{})); d != "" {
+		t.Error(d)
+	}
+
+	for lines, want := range map[string]*Command{
+		"sandbox: none\nside_effecting: true":             {Unconfined: true},
+		"checks: [{exit: 0}]":                             {Checks: []Check{{Exit: []int{0}}}},
+		"checks: [{stdout: a}, {exit: [1, 0]}]":           {Checks: []Check{{Stdout: "a"}, {Exit: []int{1, 0}}}},
+		"run_as: root":                                    {RunAs: "root"},
+		"env: {}":                                         {},
+		"env:\n  A_1: ''\n  _b: '-x'":                     {Env: []EnvVar{{Name: "A_1"}, {Name: "_b", Value: "-x"}}},
+		"end_of_options: --\nargv: [/bin/true, --end, a]": {Argv: []Arg{{Word: "/bin/true"}, {Word: "--"}, {Word: "a"}}},
+	} {
+		f, err := ReadFile("f.yaml", []byte(with(lines)))
+		if err != nil {
+			t.Errorf("%s: %v", lines, err)
+			continue
 		}
+		want.OutputMax, want.Kind = DefaultOutput, "text/plain"
+		if want.Argv == nil {
+			want.Argv = []Arg{{Word: "/bin/true"}}
+		}
+		if d := cmp.Diff(want, f.Ops[0].Command, cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("%s: want, got:\n%s", lines, d)
+		}
+	}
+	for lines, want := range map[string]Op{
+		"concurrency: 64": {Concurrency: 64}, "rate: 1/s": {Rate: Rate{1, time.Second}}, "rate: 999999/h": {Rate: Rate{999999, time.Hour}}, "timeout: 1s": {},
+	} {
+		f, err := ReadFile("f.yaml", []byte(with(lines)))
+		if err != nil || f.Ops[0].Concurrency != want.Concurrency || f.Ops[0].Rate != want.Rate {
+			t.Errorf("%s: got %+v, %v", lines, f.Ops, err)
+		}
+	}
+}
+
+// A file that is not enabled is checked like any other, and offers nothing; its names are
+// free for others.
+func TestEnabled(t *testing.T) {
+	off := strings.Replace(with("aliases: [w]"), "provider: p", "provider: p\nenabled: false", 1)
+	f, err := ReadFile("f.yaml", []byte(off))
+	if err != nil || f.Enabled || len(f.Ops) != 0 || len(f.Off) != 1 || f.Off[0].Name != "x" || f.Off[0].Line != 4 {
+		t.Errorf("got %+v, %v", f, err)
+	}
+	on := strings.Replace(off, "false", "true", 1)
+	if f, err := ReadFile("f.yaml", []byte(on)); err != nil || !f.Enabled || len(f.Ops) != 1 || len(f.Off) != 0 {
+		t.Errorf("got %+v, %v", f, err)
+	}
+	for _, bad := range []string{strings.Replace(off, "Do it", "", 1), strings.Replace(off, "enabled: false", "enabled: no", 1), strings.Replace(off, "[w]", "[x]", 1)} {
+		if _, err := ReadFile("f.yaml", []byte(bad)); err == nil {
+			t.Errorf("no error for\n%s", bad)
+		}
+	}
+	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s), Mode: 0o644} }
+	files, err := ReadDir(fstest.MapFS{"a.yaml": file(off), "b.yaml": file(on)})
+	if err != nil || len(files) != 2 || files[0].Enabled || !files[1].Enabled {
+		t.Errorf("the same name in two files, one of which is not enabled: %+v, %v", files, err)
+	}
+	if _, err := ReadDir(fstest.MapFS{"a.yaml": file(on), "b.yaml": file(on)}); err == nil {
+		t.Error("the same name in two files passes")
 	}
 }
 
@@ -298,7 +561,7 @@ func TestReadFileAccepts(t *testing.T) {
 	}
 }
 
-// What an op file says of the sandbox arrives, and is part of the op's digest.
+// What an op file says of the sandbox arrives.
 func TestSandboxKeys(t *testing.T) {
 	read := func(lines string) *Command {
 		f, err := ReadFile("f.yaml", []byte(with(lines)))
@@ -312,21 +575,12 @@ func TestSandboxKeys(t *testing.T) {
 		"limits: {nofile: 64, fsize: 3MiB, cpu: 5s, memory: 256MiB}\nsandbox: {require: [landlock, seccomp]}")
 	want := &Command{Argv: []Arg{{Word: "/bin/true"}}, OutputMax: DefaultOutput, Kind: "text/plain",
 		FS: Paths{Read: []string{"/etc"}, Write: []string{"/srv/a", "/srv/b"}, Exec: []string{"/usr/bin"}}, Network: NetworkAny,
-		Limits: Limits{NoFile: 64, FSize: &size, CPU: 5 * time.Second, Memory: 256 << 20}}
+		Limits: Limits{NoFile: 64, FSize: &size, CPU: 5 * time.Second, Memory: 256 << 20}, Require: []string{"landlock", "seccomp"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want, got:\n%s", diff)
 	}
 	if l := read("limits: {fsize: 0}").Limits; l.FSize == nil || *l.FSize != 0 {
 		t.Errorf("fsize 0: got %+v", l)
-	}
-	digests := map[string]string{}
-	for _, lines := range []string{"", "fs: {read: [/etc]}", "fs: {exec: [/etc]}", "network: netlink", "limits: {nofile: 64}", "limits: {cpu: 5s}",
-		"limits: {fsize: 0}", "limits: {memory: 1MiB}"} {
-		op := Op{Name: "x", Command: read(lines)}
-		if other, taken := digests[op.digest()]; taken {
-			t.Errorf("%q and %q have one digest", lines, other)
-		}
-		digests[op.digest()] = lines
 	}
 }
 
@@ -390,13 +644,21 @@ func FuzzReadFile(f *testing.F) {
 		"a: b: c: d", "[[[[", "{{}: 1}", "a:\n b\n  c: d", "- a\nb", "*", "&", "|", ">", "!", "!!", "@", "`", "%", ": ", "?", "-"} {
 		f.Add([]byte(s))
 	}
-	if shipped, err := fs.ReadFile(Files, "host.yaml"); err == nil {
-		f.Add(shipped)
+	shipped, err := fs.Glob(Files, "*.yaml")
+	if err != nil || len(shipped) == 0 {
+		f.Fatalf("no op files to begin from: %v", err)
+	}
+	for _, name := range shipped {
+		data, err := fs.ReadFile(Files, name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := ReadFile("f.yaml", data)
 		if err == nil {
-			for _, d := range file.Ops {
+			for _, d := range slices.Concat(file.Ops, file.Off) {
 				if err := d.Check(); err != nil {
 					t.Fatalf("op %s was read and is not valid: %v", d.Name, err)
 				}

@@ -246,7 +246,8 @@ type Command struct {
 	// SHA256 is what the program's file must hash to, in lower-case hex; empty is
 	// whatever stands there.
 	SHA256 string
-	// Env is the environment beside LANG, in the order of the op file.
+	// Env is the environment beside LANG, in the order of the op file; one that is called
+	// LANG is instead of it.
 	Env []EnvVar
 	// RunAs is the name of the user that the process runs as. Empty is the gateway's
 	// own user, or "nobody" where that is root.
@@ -255,9 +256,10 @@ type Command struct {
 	// gateway's configuration must allow.
 	Unconfined bool
 	// Require are the layers without which the op is disabled, beyond those that every
-	// op needs.
+	// op needs: landlock, seccomp, limits, capabilities, run_as, cgroup, namespaces.
 	Require []string
-	// Checks must hold for a run to count as a success. None is: exit code 0.
+	// Checks must all hold for a run to count as a success. None is: exit code 0. Where
+	// there are any, one of them is of the exit code.
 	Checks []Check
 	// Publish are files of the private folder that are kept as artifacts.
 	Publish []Publish

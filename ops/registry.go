@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // Entry is an op that can run: its definition, what runs it, and the digest of
@@ -72,6 +73,9 @@ func (op *Op) Check() error {
 	}
 	if op.Summary == "" || strings.ContainsAny(op.Summary, "\r\n") {
 		return fmt.Errorf("want a summary of one line")
+	}
+	if r := op.Rate; op.Concurrency < 0 || r.Count < 0 || r.Count > 0 && r.Per < time.Second {
+		return fmt.Errorf("concurrency %d and rate %d in %s: want neither negative, and at least a second", op.Concurrency, r.Count, r.Per)
 	}
 	for i := range op.Params {
 		if err := op.Params[i].compile(); err != nil {
@@ -161,7 +165,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// digest covers everything that decides what the op does.
+// digest covers everything that decides what the op does: all of its definition but the
+// words about it, its other names and its examples.
 func (op *Op) digest() string {
 	b, err := json.Marshal(struct {
 		Name          OpName
@@ -170,7 +175,9 @@ func (op *Op) digest() string {
 		Params        Params
 		Timeout       int64
 		Command       *Command
-	}{op.Name, op.Provider, op.SideEffecting, op.Params, int64(op.Timeout), op.Command})
+		Concurrency   int
+		Rate          Rate
+	}{op.Name, op.Provider, op.SideEffecting, op.Params, int64(op.Timeout), op.Command, op.Concurrency, op.Rate})
 	if err != nil {
 		panic(err) // plain data
 	}

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,8 @@ func TestRegistryRefuses(t *testing.T) {
 		"enum value twice":   {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Enum, Values: []string{"x", "x"}}} })}, "stands twice"},
 		"enum of nothing":    {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Enum}} })}, "needs values"},
 		"int beyond":         {[]Bound{op(func(o *Op) { o.Params = Params{{Name: "a", Type: Int, Max: MaxInt + 1}} })}, "±"},
+		"concurrency":        {[]Bound{op(func(o *Op) { o.Concurrency = -1 })}, "want neither negative"},
+		"rate in no time":    {[]Bound{op(func(o *Op) { o.Rate = Rate{Count: 1} })}, "at least a second"},
 		"path without root":  {[]Bound{param(Param{Type: Path, Kind: KindDir})}, "needs a root"},
 		"relative root":      {[]Bound{param(Param{Type: Path, Kind: KindDir, Root: "srv"})}, "clean absolute path"},
 		"unclean root":       {[]Bound{param(Param{Type: Path, Kind: KindDir, Root: "/srv/"})}, "clean absolute path"},
@@ -143,6 +146,83 @@ func TestDigest(t *testing.T) {
 	}
 	if digest(func(o *Op) { o.Summary = "t"; o.Catalog = &Catalog{Label: "x"} }) != same {
 		t.Error("words about the op change its digest")
+	}
+}
+
+// Each field of a definition is in the digest, but for those that are words about it. A
+// new field is found here by itself.
+func TestDigestCoversEveryField(t *testing.T) {
+	var full Op
+	fill(reflect.ValueOf(&full).Elem())
+	same := full.digest()
+	aside := []string{".Aliases", ".Summary", ".Catalog", ".Examples"}
+	found := 0
+	leaves(reflect.ValueOf(&full).Elem(), "", func(path string, v reflect.Value) {
+		found++
+		old := reflect.ValueOf(v.Interface()) // a copy
+		change(v)
+		about := slices.ContainsFunc(aside, func(p string) bool { return strings.HasPrefix(path, p) })
+		if changed := full.digest() != same; changed == about {
+			t.Errorf("to change Op%s changes the digest: %t", path, changed)
+		}
+		v.Set(old)
+	})
+	if full.digest() != same || found < 40 {
+		t.Errorf("%d fields tried", found)
+	}
+}
+
+// fill gives everything in v that can be set a value that is not its zero.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	default:
+		change(v)
+	}
+}
+
+// leaves calls f with everything in v that holds no other thing.
+func leaves(v reflect.Value, path string, f func(string, reflect.Value)) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		leaves(v.Elem(), path, f)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if field := v.Type().Field(i); field.IsExported() {
+				leaves(v.Field(i), path+"."+field.Name, f)
+			}
+		}
+	case reflect.Slice:
+		leaves(v.Index(0), path, f)
+	default:
+		f(path, v)
+	}
+}
+
+// change gives v, which holds no other thing, another value.
+func change(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(v.String() + "x")
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int, reflect.Int64:
+		v.SetInt(v.Int() + 1)
+	case reflect.Uint8:
+		v.SetUint(v.Uint() + 1)
+	default:
+		panic("a field of kind " + v.Kind().String() + ", which this test cannot change")
 	}
 }
 
