@@ -173,6 +173,18 @@ type Outcome struct {
 	// Receipt is the executor's account of what it did, one JSON object, for those who
 	// may read the call whole. It never holds a secret. Nil if there is none.
 	Receipt json.RawMessage `json:"receipt,omitempty"`
+	// Published are files of a call that succeeded, whose bytes are kept durably already.
+	// They are a member of their own, and nothing is read out of Result, because what a
+	// result holds may be anybody's words: whoever has a row for bytes may read them.
+	Published []Published `json:"published,omitempty"`
+}
+
+// Published is one file that a call has left to be kept.
+type Published struct {
+	File   string `json:"file"`
+	Kind   string `json:"kind"`   // media type
+	Digest string `json:"digest"` // "sha256:" and 64 lower-case hex digits
+	Bytes  int64  `json:"bytes"`
 }
 
 // Success returns the outcome of a call that did what it was for.
