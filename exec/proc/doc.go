@@ -38,7 +38,9 @@
 //     reaches that domain and nothing else. So kill(-1) from the thread is exactly
 //     this run's tree, in one step that a fork cannot slip past, and kill of one
 //     pid with signal 0 tells whether it belongs to it. A run cannot signal
-//     anything outside its own tree either.
+//     anything outside its own tree either, but for one thing: the thread is inside
+//     too. So the gateway's memory is closed (PR_SET_DUMPABLE), and Spec.Confine has
+//     to keep signals from the calling thread, which it does not do by itself.
 //   - The sweep, where the kernel has no signal scope. The gateway is a child
 //     subreaper, so that an orphan becomes its child rather than init's. What is
 //     in the run's session, below a member of it, or an orphan that still uses the

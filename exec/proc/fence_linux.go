@@ -56,7 +56,7 @@ func (t fenceTree) signal(sig unix.Signal) { unix.Kill(-1, sig) }
 
 func (t fenceTree) finish(reap func()) (left []string, survivors int) {
 	reap()
-	if !adopted() {
+	if !adopted() && !beside() {
 		return nil, 0 // the usual case: nobody is left
 	}
 	in := members()
@@ -92,6 +92,14 @@ func adopted() bool {
 	var b [1]byte
 	n, err := unix.Pread(childrenFd, b[:], 0)
 	return err != nil || n > 0 // err: a kernel without CONFIG_PROC_CHILDREN
+}
+
+// beside reports whether the calling thread has a child left when its process has been
+// reaped: one that a process made beside itself (CLONE_PARENT), and not below.
+func beside() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WNOTHREAD|unix.WALL, nil)
+	return !errors.Is(err, unix.ECHILD)
 }
 
 // childrenFd lists the children of the gateway's main thread, -1 if that cannot be

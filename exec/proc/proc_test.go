@@ -387,6 +387,20 @@ func TestTheTreeEndsWithItsRun(t *testing.T) {
 	})
 }
 
+// A process that was made beside the run's, a child of the gateway's thread at once, ends
+// with the run too.
+func TestTheOneBesideEndsToo(t *testing.T) {
+	bothWays(t, func(t *testing.T) {
+		spec := self(t, "beside")
+		pidfile := filepath.Join(t.TempDir(), "pid")
+		spec.Env = append(spec.Env, "PIDFILE="+pidfile)
+		res := mustRun(t, spec)
+		if pid := readPID(t, pidfile); alive(pid) || len(res.LeftBehind) != 1 {
+			t.Errorf("process %d, alive %t, left behind %v", pid, alive(pid), res.LeftBehind)
+		}
+	})
+}
+
 // A run that ends takes its own descendants and no others.
 func TestTwoRunsAtOnce(t *testing.T) {
 	bothWays(t, func(t *testing.T) {

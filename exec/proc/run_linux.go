@@ -73,6 +73,12 @@ func adopt() {
 		return
 	}
 	unix.Close(fd)
+	// A run's thread is in the run's Landlock domain, so only this keeps the run from
+	// looking into the gateway through it.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		adoptErr = fmt.Errorf("close the gateway's memory to its processes: %w", err)
+		return
+	}
 	openChildren()
 	onOwnThread(func() { fenceable = prepareThread() == nil && fence() == nil })
 }

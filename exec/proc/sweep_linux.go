@@ -195,6 +195,17 @@ func (s *sweep) signal(sig unix.Signal) {
 	}
 }
 
+// beside reports whether the calling thread has, or may have, more children than the
+// process itself, which has not been reaped.
+func (s *sweep) beside() (more bool) {
+	tid := unix.Gettid()
+	elsewhere(func() {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", tid))
+		more = err != nil || len(strings.Fields(string(b))) != 1
+	})
+	return more
+}
+
 func (s *sweep) finish(reap func()) (left []string, survivors int) {
 	defer func() {
 		// Only now: while the process is a zombie its pid names this session and
@@ -204,7 +215,7 @@ func (s *sweep) finish(reap func()) (left []string, survivors int) {
 		defer sweepsMu.Unlock()
 		delete(sweeps, s.pid)
 	}()
-	if !adopted() {
+	if !adopted() && !s.beside() {
 		return nil, 0 // the usual case: nobody is left
 	}
 	deadline := time.Now().Add(giveUp)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -275,10 +276,37 @@ func TestUserOfAnotherIsRefused(t *testing.T) {
 	}
 }
 
+// The thread that launches is inside the Landlock domain of what it launches, and of its
+// user: it must be out of reach otherwise, or a process could end the gateway.
+func TestThreadIsOutOfReach(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []sandbox.Policy{
+		{Program: exe, Read: []string{"/proc"}, Reads: true},
+		{Program: exe, Read: []string{"/proc"}, Network: sandbox.AnyNetwork},
+	} {
+		s, err := sandbox.New(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		argv := []string{exe, "reach", ""}
+		res, err := proc.Run(t.Context(), proc.Spec{Argv: argv, Scratch: "/tmp", Timeout: time.Minute, OutputMax: 1 << 10, Limit: s.Limit,
+			Confine: func(folder string) error {
+				argv[2] = strconv.Itoa(syscall.Gettid())
+				return s.Confine(folder)
+			}})
+		if err != nil || string(res.Stdout.Head) != "end\n" {
+			t.Errorf("%s network: it could %s%s%v", p.Network, res.Stdout.Head, res.Stderr.Head, err)
+		}
+	}
+}
+
 // The tests that say something about a gateway that is not root, as nobody.
 func TestAsNobody(t *testing.T) {
 	asRoot(t)
-	again(t, &syscall.Credential{Uid: nobody.UID, Gid: nobody.GID}, "TestMissing", "TestUserOfAnotherIsRefused")
+	again(t, &syscall.Credential{Uid: nobody.UID, Gid: nobody.GID}, "TestMissing", "TestUserOfAnotherIsRefused", "TestThreadIsOutOfReach")
 }
 
 // Supplementary groups of the gateway are not those of its processes.

@@ -46,7 +46,7 @@ var config = landlock.V6
 // Sandbox is a prepared policy. It may be used by several threads at once.
 type Sandbox struct {
 	policy Policy
-	filter []unix.SockFilter
+	filter filter
 	limits []Limit
 	user   RunAs
 	other  bool // user is not the gateway's own
@@ -69,11 +69,11 @@ func New(p Policy) (*Sandbox, error) {
 	} else if abi < minABI {
 		missing.add(LayerLandlock, fmt.Errorf("the kernel has ABI %d; want %d (Linux 6.12)", abi, minABI))
 	}
-	filter, err := assemble(&p)
+	program, err := assemble(&p)
 	if err != nil {
 		missing.add(LayerSeccomp, err)
 	}
-	s := &Sandbox{policy: p, filter: filter, limits: p.Limits.list()}
+	s := &Sandbox{policy: p, filter: program, limits: p.Limits.list()}
 	if err := s.identify(); err != nil {
 		missing.add(LayerRunAs, err)
 	}
@@ -94,7 +94,7 @@ func New(p Policy) (*Sandbox, error) {
 		return nil, &missing
 	}
 	s.layers = Layers{NoNewPrivs: true, Capabilities: "none", Landlock: abi, Scopes: []string{"abstract_unix_socket", "signal"},
-		Seccomp: digest(filter), Network: p.Network, Reads: p.Reads, Limits: s.limits, RunAs: s.user}
+		Seccomp: digest(program.program), Network: p.Network, Reads: p.Reads, Limits: s.limits, RunAs: s.user}
 	return s, nil
 }
 
@@ -318,11 +318,13 @@ func interpreter(program string) string {
 	return ""
 }
 
-// Seccomp is the last layer of Confine. It is for the calling thread only.
+// Seccomp is the last layer of Confine. It is for the calling thread only, and keeps
+// that thread from the signals of what it starts.
 func (s *Sandbox) Seccomp() error {
-	program := unix.SockFprog{Len: uint16(len(s.filter)), Filter: &s.filter[0]}
+	filter := s.filter.forThread(unix.Gettid())
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
-	runtime.KeepAlive(s)
+	runtime.KeepAlive(filter)
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
 	}

@@ -2,21 +2,101 @@ package sandbox
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"go.uber.org/goleak"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test binary is also the program that reaches for the thread that launched it.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "reach" {
+		tid, err := strconv.Atoi(os.Args[2])
+		if err != nil {
+			panic(err)
+		}
+		reach(os.Getppid(), tid)
+		unix.Exit(0) // a test binary with the race detector takes a second to return
+	}
+	goleak.VerifyTestMain(m)
+}
 
-const allow = unix.SECCOMP_RET_ALLOW
+// reach tries to signal the thread tid of the process pid, to look into it, and to start
+// a process beside this one, and prints what it could do.
+func reach(pid, tid int) {
+	did := func(what string, err error) {
+		if err == nil {
+			fmt.Println(what)
+		}
+	}
+	call := func(what string, number uintptr, args ...uintptr) {
+		var a [6]uintptr
+		copy(a[:], args)
+		_, _, errno := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
+		if errno == 0 {
+			fmt.Println(what)
+		}
+	}
+	did("kill", unix.Kill(tid, 0))
+	did("kill with odd bits", func() error {
+		_, _, errno := unix.RawSyscall(unix.SYS_KILL, 1<<32|uintptr(tid), 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	}())
+	call("tkill", unix.SYS_TKILL, uintptr(tid), 0)
+	call("tgkill", unix.SYS_TGKILL, uintptr(pid), uintptr(tid), 0)
+	var info [128]byte
+	*(*int32)(unsafe.Pointer(&info[8])) = -1 // SI_QUEUE
+	call("sigqueue", unix.SYS_RT_SIGQUEUEINFO, uintptr(tid), 0, uintptr(unsafe.Pointer(&info)))
+	call("tgsigqueue", unix.SYS_RT_TGSIGQUEUEINFO, uintptr(pid), uintptr(tid), 0, uintptr(unsafe.Pointer(&info)))
+	fd, err := unix.PidfdOpen(tid, unix.O_EXCL) // PIDFD_THREAD
+	did("pidfd_open", err)
+	if err == nil {
+		did("pidfd_send_signal", unix.PidfdSendSignal(fd, 0, nil, 0))
+	}
+	if fd, err := unix.Open(fmt.Sprintf("/proc/%d", tid), unix.O_RDONLY|unix.O_DIRECTORY, 0); err == nil {
+		did("pidfd_send_signal by /proc", unix.PidfdSendSignal(fd, 0, nil, 0))
+	}
+	_, err = unix.FcntlInt(1, unix.F_SETOWN, tid)
+	did("F_SETOWN", err)
+	owner := [2]int32{0, int32(tid)} // F_OWNER_TID
+	call("F_SETOWN_EX", unix.SYS_FCNTL, 1, unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner)))
+	call("FIOSETOWN", unix.SYS_IOCTL, 1, 0x8901, uintptr(unsafe.Pointer(&owner[1])))
+	call("attach", unix.SYS_PTRACE, unix.PTRACE_ATTACH, uintptr(tid))
+	for _, file := range []string{"mem", "maps", "environ", "auxv", "fd/0", "cwd/.", "task/" + strconv.Itoa(tid) + "/mem"} {
+		for _, id := range []int{pid, tid} {
+			fd, err := unix.Open(fmt.Sprintf("/proc/%d/%s", id, file), unix.O_RDONLY, 0)
+			if err == nil {
+				_, err = unix.Read(fd, info[:1])
+			}
+			did("read "+file, err)
+		}
+	}
+	child, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_PARENT|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno == 0 {
+		if child == 0 {
+			unix.Exit(0)
+		}
+		fmt.Println("clone beside")
+	}
+	fmt.Println("end")
+}
+
+const (
+	allow  = unix.SECCOMP_RET_ALLOW
+	thread = 4711 // what launched
+)
 
 func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
@@ -29,7 +109,7 @@ func decide(t *testing.T, p Policy, auditArch, number uint32, args ...uint64) ui
 		t.Fatal(err)
 	}
 	var in []bpf.Instruction
-	for _, f := range filter {
+	for _, f := range filter.forThread(thread) {
 		in = append(in, bpf.RawInstruction{Op: f.Code, Jt: f.Jt, Jf: f.Jf, K: f.K}.Disassemble())
 	}
 	vm, err := bpf.NewVM(in)
@@ -72,6 +152,24 @@ func TestFilter(t *testing.T) {
 		{"execve", read, unix.SYS_EXECVE, nil, allow},
 		{"kill", read, unix.SYS_KILL, []uint64{1, 9}, allow}, // Landlock's
 		{"clone", read, unix.SYS_CLONE, []uint64{unix.CLONE_VM | unix.CLONE_VFORK | uint64(unix.SIGCHLD)}, allow},
+		{"kill the thread", any, unix.SYS_KILL, []uint64{thread, 9}, eperm},
+		{"kill the thread, odd", any, unix.SYS_KILL, []uint64{odd | thread, 9}, eperm},
+		{"kill a group", any, unix.SYS_KILL, []uint64{1<<64 - thread, 9}, allow},
+		{"tkill", any, unix.SYS_TKILL, []uint64{thread + 1, 9}, allow},
+		{"tkill the thread", any, unix.SYS_TKILL, []uint64{thread, 9}, eperm},
+		{"tgkill", any, unix.SYS_TGKILL, []uint64{thread, thread + 1, 9}, allow},
+		{"tgkill the thread", any, unix.SYS_TGKILL, []uint64{1, thread, 9}, eperm},
+		{"queue to the thread", any, unix.SYS_RT_SIGQUEUEINFO, []uint64{thread, 9}, eperm},
+		{"queue", any, unix.SYS_RT_SIGQUEUEINFO, []uint64{1, thread}, allow},
+		{"queue to the thread of a group", any, unix.SYS_RT_TGSIGQUEUEINFO, []uint64{1, thread, 9}, eperm},
+		{"pidfd", any, unix.SYS_PIDFD_OPEN, []uint64{thread - 1}, allow},
+		{"pidfd of the thread", any, unix.SYS_PIDFD_OPEN, []uint64{thread, unix.O_EXCL}, eperm},
+		{"signal by pidfd", any, unix.SYS_PIDFD_SEND_SIGNAL, []uint64{3}, eperm},
+		{"fcntl", read, unix.SYS_FCNTL, []uint64{1, unix.F_DUPFD_CLOEXEC}, allow},
+		{"owner", any, unix.SYS_FCNTL, []uint64{1, odd | unix.F_SETOWN}, eperm},
+		{"owner, extended", any, unix.SYS_FCNTL, []uint64{1, unix.F_SETOWN_EX}, eperm},
+		{"owner by ioctl", any, unix.SYS_IOCTL, []uint64{1, 0x8901}, eperm},
+		{"clone beside", any, unix.SYS_CLONE, []uint64{unix.CLONE_PARENT}, eperm},
 		{"clone newuser", read, unix.SYS_CLONE, []uint64{unix.CLONE_NEWUSER}, eperm},
 		{"clone newnet", effect, unix.SYS_CLONE, []uint64{unix.CLONE_NEWNET | unix.CLONE_VM}, eperm},
 		{"clone3", any, unix.SYS_CLONE3, nil, refuse(unix.ENOSYS)},

@@ -31,6 +31,8 @@ var denied = [][]string{
 	{"init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff", "acct", "quotactl",
 		"quotactl_fd", "syslog", "settimeofday", "clock_settime", "stime", "sethostname", "setdomainname", "iopl", "ioperm", "nfsservctl",
 		"vhangup", "lookup_dcookie"},
+	// Signals by descriptor, which launcher cannot tell apart.
+	{"pidfd_send_signal"},
 }
 
 // metadata are the system calls that change a file other than by writing to it, which
@@ -42,31 +44,50 @@ var metadata = []string{"chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fc
 // the caller.
 var onItself = []string{"sched_setscheduler", "sched_setparam", "sched_setattr", "sched_setaffinity", "prlimit64"}
 
-// namespaces are the flags with which clone makes one. (CLONE_NEWTIME is no flag of
-// clone.)
-const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
+// refusedFlags are those with which clone makes a namespace (CLONE_NEWTIME is no flag
+// of clone), or a process beside the caller and not below it.
+const refusedFlags = unix.CLONE_PARENT | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
 	unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// assemble returns the filter of p: the guard, the requests of ioctl, and the policy.
-func assemble(p *Policy) ([]unix.SockFilter, error) {
+// filter is a program of which one number is not known before the launch: that of the
+// thread that launches.
+type filter struct {
+	program []unix.SockFilter
+	thread  int // the instruction that compares with it
+}
+
+// forThread returns the program for what the thread launches.
+func (f filter) forThread(tid int) []unix.SockFilter {
+	program := slices.Clone(f.program)
+	program[f.thread].K = uint32(tid)
+	return program
+}
+
+// assemble returns the filter of p: the guard, the requests of ioctl and fcntl, the
+// launching thread, and the policy.
+func assemble(p *Policy) (filter, error) {
 	info, err := archInfo()
 	if err != nil {
-		return nil, err
+		return filter{}, err
 	}
-	var auditArch, ioctl uint32
+	var auditArch uint32
 	switch info.ID {
 	case arch.X86_64.ID:
 		auditArch = unix.AUDIT_ARCH_X86_64
 	case arch.AARCH64.ID:
 		auditArch = unix.AUDIT_ARCH_AARCH64
 	default:
-		return nil, fmt.Errorf("the architecture %s has no deny list", info.Name)
+		return filter{}, fmt.Errorf("the architecture %s has no deny list", info.Name)
 	}
-	number, ok := info.SyscallNames["ioctl"]
-	if !ok {
-		return nil, fmt.Errorf("the architecture %s has no ioctl", info.Name)
+	numbers := map[string]uint32{"kill": 0, "tkill": 0, "tgkill": 0, "rt_sigqueueinfo": 0, "rt_tgsigqueueinfo": 0, "pidfd_open": 0,
+		"ioctl": 0, "fcntl": 0}
+	for name := range numbers {
+		number, ok := info.SyscallNames[name]
+		if !ok {
+			return filter{}, fmt.Errorf("the architecture %s has no %s", info.Name, name)
+		}
+		numbers[name] = uint32(number)
 	}
-	ioctl = uint32(number)
 
 	has := func(name string) bool { _, ok := info.SyscallNames[name]; return ok }
 	group := seccomp.SyscallGroup{Action: seccomp.ActionErrno}
@@ -93,7 +114,7 @@ func assemble(p *Policy) ([]unix.SockFilter, error) {
 	for _, name := range onItself {
 		when(name, seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: 0})
 	}
-	when("clone", seccomp.Condition{Argument: 0, Operation: seccomp.BitsSet, Value: namespaces})
+	when("clone", seccomp.Condition{Argument: 0, Operation: seccomp.BitsSet, Value: refusedFlags})
 	// The launch itself is traced up to its first instruction: the child asks for it,
 	// and the thread lets it go. Neither reaches another process.
 	when("ptrace", seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.PTRACE_TRACEME},
@@ -111,17 +132,20 @@ func assemble(p *Policy) ([]unix.SockFilter, error) {
 	}}
 	rest, err := policy.Assemble()
 	if err != nil {
-		return nil, err
+		return filter{}, err
 	}
-	raw, err := bpf.Assemble(slices.Concat(guard(auditArch), unknown(info), requests(ioctl, p.Reads), rest))
+	front := slices.Concat(guard(auditArch), unknown(info), requests(numbers["ioctl"], ioctls(p.Reads)),
+		requests(numbers["fcntl"], []uint32{unix.F_SETOWN, unix.F_SETOWN_EX}))
+	launch, at := launcher(numbers)
+	raw, err := bpf.Assemble(slices.Concat(front, launch, rest))
 	if err != nil {
-		return nil, err
+		return filter{}, err
 	}
-	filter := make([]unix.SockFilter, len(raw))
+	f := filter{make([]unix.SockFilter, len(raw)), len(front) + at} // each instruction is one
 	for i, r := range raw {
-		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+		f.program[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
-	return filter, nil
+	return f, nil
 }
 
 // archInfo is what the library knows of the architecture that this program is for.
@@ -131,6 +155,7 @@ func archInfo() (*arch.Info, error) { return arch.GetInfo("") }
 const (
 	offNumber = 0
 	offArch   = 4
+	offArg0   = 16
 	offArg1   = 24
 )
 
@@ -158,17 +183,23 @@ func unknown(info *arch.Info) []bpf.Instruction {
 	}
 }
 
-// requests refuses some requests of ioctl. The kernel takes 32 bits of them, so 32
-// bits are compared.
-func requests(ioctl uint32, reads bool) []bpf.Instruction {
-	list := []uint32{unix.TIOCSTI, unix.TIOCLINUX}
+// ioctls are the requests of ioctl that are refused.
+func ioctls(reads bool) []uint32 {
+	const fioSetOwn, siocSPGrp = 0x8901, 0x8902 // asm-generic/sockios.h
+	list := []uint32{unix.TIOCSTI, unix.TIOCLINUX, fioSetOwn, siocSPGrp}
 	if reads {
 		const fsSetFlags, fsSetVersion, fsSetXattr = 0x40086602, 0x40087602, 0x401c5820 // linux/fs.h
 		list = append(list, fsSetFlags, fsSetVersion, fsSetXattr)
 	}
+	return list
+}
+
+// requests refuses some second arguments of a system call. The kernel takes 32 bits of
+// them, so 32 bits are compared.
+func requests(number uint32, list []uint32) []bpf.Instruction {
 	in := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offNumber, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioctl, SkipTrue: uint8(len(list) + 3)},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: uint8(len(list) + 3)},
 		bpf.LoadAbsolute{Off: offArg1, Size: 4},
 	}
 	for i, request := range list {
@@ -176,4 +207,29 @@ func requests(ioctl uint32, reads bool) []bpf.Instruction {
 		in = append(in, bpf.JumpIf{Cond: bpf.JumpEqual, Val: request, SkipTrue: uint8(len(list) - i)})
 	}
 	return append(in, bpf.Jump{Skip: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+}
+
+// launcher refuses signals to the thread that launched the process, and returns which
+// of its instructions holds that thread's number. To the kernel the thread is inside
+// the process's own Landlock domain, and of the same user; yet it is a thread of the
+// gateway, and a signal that kills it kills the gateway. Signals that a descriptor
+// sends to an owner are refused whoever the owner is.
+func launcher(numbers map[string]uint32) (in []bpf.Instruction, thread int) {
+	byFirst, bySecond := []string{"kill", "tkill", "rt_sigqueueinfo", "pidfd_open"}, []string{"tgkill", "rt_tgsigqueueinfo"}
+	all := len(byFirst) + len(bySecond)
+	in = append(in, bpf.LoadAbsolute{Off: offNumber, Size: 4})
+	for i, name := range byFirst {
+		in = append(in, bpf.JumpIf{Cond: bpf.JumpEqual, Val: numbers[name], SkipTrue: uint8(all - i)})
+	}
+	for i, name := range bySecond {
+		in = append(in, bpf.JumpIf{Cond: bpf.JumpEqual, Val: numbers[name], SkipTrue: uint8(len(bySecond) - i + 2)})
+	}
+	in = append(in,
+		bpf.Jump{Skip: 5}, // another call
+		bpf.LoadAbsolute{Off: offArg0, Size: 4},
+		bpf.Jump{Skip: 1},
+		bpf.LoadAbsolute{Off: offArg1, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+	return in, len(in) - 2
 }
