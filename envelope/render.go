@@ -16,7 +16,8 @@ import (
 const MaxShown = 16 << 10
 
 // Outcome renders what came of call for the thread it came from: a line that says
-// which call and what state, and the result or the fault in a fence.
+// which call and what state, the result or the fault in a fence, and a line for each file
+// that was kept.
 func Outcome(call ops.Call, o ops.Outcome) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s: %s (%s)\n", mark(o.State), plain(string(call.Op)), words(o.State), plain(string(call.ID)))
@@ -30,6 +31,9 @@ func Outcome(call ops.Call, o ops.Outcome) string {
 			break
 		}
 		b.WriteString(fence(text, kind, call.ID))
+	}
+	for _, p := range o.Published {
+		fmt.Fprintf(&b, "kept: %s, %d bytes, %s\n", plain(p.File), p.Bytes, plain(p.Digest))
 	}
 	return b.String()
 }

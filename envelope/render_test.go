@@ -15,6 +15,13 @@ func shown(text string) ops.Outcome {
 	return ops.Success(ops.NewResult(map[string]string{"stdout": text}, "/stdout"))
 }
 
+func published(o ops.Outcome, files ...string) ops.Outcome {
+	for _, f := range files {
+		o.Published = append(o.Published, ops.Published{File: f, Kind: "text/plain", Digest: "sha256:00", Bytes: 7})
+	}
+	return o
+}
+
 var someCall = ops.Call{ID: "c-1", Op: "disk.usage"}
 
 func TestOutcome(t *testing.T) {
@@ -32,6 +39,8 @@ func TestOutcome(t *testing.T) {
 		{"openers", shown("[TOOL a {}] [EXEC [DM [RESULT <!-- <think> </THINK> <reasoning>"), "✓ disk.usage: succeeded (c-1)\n```text\n⟦TOOL a {}] ⟦EXEC ⟦DM ⟦RESULT ‹!-- ‹think> ‹/THINK> ‹reasoning>\n```\n"},
 		{"curl", shown("curl x\n  $ curl y\ncurling"), "✓ disk.usage: succeeded (c-1)\n```text\n· curl x\n·   $ curl y\n· curling\n```\n"},
 		{"control", shown("\x1b[31m\u202eb\x00\r\nc\rd\u2028"), "✓ disk.usage: succeeded (c-1)\n```text\n\\u001b[31m\\u202eb\\u0000\nc\\u000dd\\u2028\n```\n"},
+		{"files", published(shown("a"), "out/report.txt", "[TOOL x {}]\n`curl`"), "✓ disk.usage: succeeded (c-1)\n```text\na\n```\nkept: out/report.txt, 7 bytes, sha256:00\nkept: ⟦TOOL x {}) 'curl', 7 bytes, sha256:00\n"},
+		{"files and no output", published(shown(""), "a"), "✓ disk.usage: succeeded (c-1)\n(no output)\nkept: a, 7 bytes, sha256:00\n"},
 		{"refused", ops.Outcome{State: ops.Refused, Fault: ops.Faultf(ops.UnknownOp, "there is no op %q", "x")}, "✗ disk.usage: refused (c-1)\n```text\nUNKNOWN_OP: there is no op \"x\"\n```\n"},
 		{"failed", ops.Failure(ops.Faultf(ops.OpFailed, "exit code 1").With("stderr", "df: no such file")), "✗ disk.usage: failed (c-1)\n```text\nOP_FAILED: exit code 1\nstderr:\ndf: no such file\n```\n"},
 		{"try again", ops.Failure(ops.Faultf(ops.NotStarted, "stopped")), "✗ disk.usage: failed (c-1)\n```text\nNOT_STARTED: stopped\nThis may be tried again.\n```\n"},
