@@ -21,6 +21,7 @@ type Order struct {
 	entry  *ops.Entry // nil if the op is unknown
 	fault  *ops.Fault // why it is refused, nil if it is not
 	digest string     // of op and parameters, for the idempotency key
+	held   *held      // what it has had of the rates
 }
 
 // Prepare resolves the alias of call, decides permission and validates the
@@ -31,7 +32,7 @@ func (d *Door) Prepare(call ops.Call) Order {
 		call.ID = ops.NewCallID()
 	}
 	registry := d.registry.Current()
-	o := Order{call: call}
+	o := Order{call: call, held: new(held)}
 	entry, ok := registry.Lookup(call.Op)
 	if !ok {
 		o.fault = registry.UnknownOp(call.Op)
@@ -88,7 +89,8 @@ func runRequest(by ops.Identity, entry *ops.Entry) access.Request {
 // start of the gateway finds the calls.
 //
 // A refused call is written too, with its outcome, and OnSettle functions see it.
-// A call whose key is known is not written again: its ticket carries the stored
+// A call that is too many for the rate of its op or its identity is refused as
+// RateLimited. A call whose key is known is not written again: its ticket carries the stored
 // outcome, or IN_PROGRESS, or KEY_REUSED.
 //
 // The error is one of the store, or Busy when too many calls wait, of all or of the
@@ -124,8 +126,12 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 			return Ticket{}, err
 		}
 		if found {
+			d.giveBack(o)
 			return earlier.again(o.digest), nil
 		}
+	}
+	if fault := d.take(o); fault != nil {
+		o.fault = fault
 	}
 	if err := insert(tx, o, string(d.store.Boot())); err != nil {
 		return Ticket{}, err
@@ -168,18 +174,23 @@ func (e earlierCall) again(digest string) Ticket {
 }
 
 // Submit admits one call and runs it. The ticket of a call that runs is not
-// settled; Await tells its outcome.
+// settled; Await tells its outcome. The error is as Admit's, or RateLimited when the op
+// or the identity has had its number of calls for now; nothing is written then.
 func (d *Door) Submit(ctx context.Context, call ops.Call) (Ticket, error) {
 	if d.isClosing() {
 		return Ticket{}, ops.Faultf(ops.Unavailable, "the gateway is stopping")
 	}
 	order := d.Prepare(call)
+	if err := d.tooOften(ctx, order); err != nil {
+		return Ticket{}, err
+	}
 	var tickets []Ticket
 	err := d.store.Update(ctx, func(tx journal.Tx) (err error) {
 		tickets, err = d.Admit(tx, order)
 		return err
 	})
 	if err != nil {
+		d.Forget(order)
 		return Ticket{}, err
 	}
 	failpoint.Here("door.admitted")

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync"
+	"time"
 
 	"inband/ops"
 	"inband/service/access"
@@ -53,6 +54,11 @@ type Config struct {
 	// those who could stop it. 0 means a half of MaxRunning and a sixteenth of
 	// MaxWaiting.
 	ShareRunning, ShareWaiting int
+
+	// RatePerIdentity is how many calls one identity other than an operator may order
+	// in a time, those that are refused included; the ops' own rates are beside it. The
+	// zero value means DefaultRate.
+	RatePerIdentity ops.Rate
 }
 
 // SettleFunc adds to the transaction in which a call settles. It may run again. An
@@ -72,6 +78,9 @@ type Door struct {
 	maxWaiting   int
 	shareRunning int
 	shareWaiting int
+
+	rates           rates
+	ratePerIdentity ops.Rate
 
 	life context.Context // ends when Close has waited long enough
 	stop context.CancelFunc
@@ -107,6 +116,12 @@ func New(cfg Config) (*Door, error) {
 	if cfg.ShareWaiting == 0 {
 		cfg.ShareWaiting = (cfg.MaxWaiting + 15) / 16
 	}
+	if cfg.RatePerIdentity == (ops.Rate{}) {
+		cfg.RatePerIdentity = DefaultRate
+	}
+	if cfg.RatePerIdentity.Count < 1 || cfg.RatePerIdentity.Per < time.Second {
+		return nil, fmt.Errorf("service: a rate of %d calls in %s: want at least 1, in at least 1s", cfg.RatePerIdentity.Count, cfg.RatePerIdentity.Per)
+	}
 	if min(cfg.MaxRunning, cfg.MaxWaiting, cfg.ShareRunning, cfg.ShareWaiting) < 1 {
 		return nil, fmt.Errorf("service: MaxRunning %d, MaxWaiting %d and shares of %d and %d: want at least 1",
 			cfg.MaxRunning, cfg.MaxWaiting, cfg.ShareRunning, cfg.ShareWaiting)
@@ -125,6 +140,8 @@ func New(cfg Config) (*Door, error) {
 		maxWaiting:   cfg.MaxWaiting,
 		shareRunning: cfg.ShareRunning,
 		shareWaiting: cfg.ShareWaiting,
+
+		ratePerIdentity: cfg.RatePerIdentity,
 	}
 	d.life, d.stop = context.WithCancel(context.Background())
 	return d, nil

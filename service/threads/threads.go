@@ -270,6 +270,7 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 		return keepAck(tx, r, hash, ack)
 	})
 	if err != nil {
+		t.door.Forget(orders...)
 		return Ack{}, err
 	}
 	failpoint.Here("threads.reply-taken")

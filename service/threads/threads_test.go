@@ -305,6 +305,38 @@ func TestDirectivesBeyondTheLimit(t *testing.T) {
 	}
 }
 
+// A reply is taken whatever its directives come to: those beyond a rate are refused, and
+// the thread is told so, each in the place of its result.
+func TestDirectivesBeyondTheRate(t *testing.T) {
+	rated := echo("t.rated", "x")
+	rated.Op.Rate = ops.Rate{Count: 2, Per: time.Hour}
+	h := newHouse(t, rated, echo("t.read", "y"))
+	reply := Reply{Agent: "scout", Room: "lobby", Message: "m", Text: "[TOOL t.rated {}] [TOOL t.rated {}] [TOOL t.rated {}] [TOOL t.read {}]"}
+	ack := h.take(scout, reply)
+	if f := ack.Calls[2].Fault; len(ack.Calls) != 4 || ack.Calls[2].State != ops.Refused || f == nil || f.Code != ops.RateLimited || f.Details["retry_after"] == nil {
+		t.Fatalf("got %+v, want the third call refused as RATE_LIMITED", ack.Calls)
+	}
+	for _, i := range []int{0, 1, 3} {
+		if ack.Calls[i].Fault != nil {
+			t.Errorf("call %d: %+v", i+1, ack.Calls[i].Fault)
+		}
+	}
+	told := 0
+	for _, p := range h.posts(ack.Thread, 1+4) {
+		if p.Kind == "result" && strings.Contains(p.Text, "RATE_LIMITED") {
+			if told++; p.Call != ack.Calls[2].Call {
+				t.Errorf("the thread says RATE_LIMITED of %s, want of %s", p.Call, ack.Calls[2].Call)
+			}
+		}
+	}
+	if told != 1 {
+		t.Errorf("the thread says RATE_LIMITED %d times, want once", told)
+	}
+	if again := h.take(scout, reply); !again.Duplicate || again.Calls[0].State != ack.Calls[0].State {
+		t.Errorf("got %+v, want the first acknowledgement", again)
+	}
+}
+
 func TestDirectivesBeyondTheLimitAreNotKept(t *testing.T) {
 	h := newHouse(t)
 	text := strings.Repeat("[DM {}]", MaxText/7)
