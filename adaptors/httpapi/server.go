@@ -392,7 +392,7 @@ func (s *Server) front(w http.ResponseWriter, r *http.Request) {
 // site had a browser send (DNS rebinding, cross-site requests).
 func (s *Server) checkSite(r *http.Request) *ops.Fault {
 	if !s.hosts[hostName(r.Host)] {
-		return ops.Faultf(ops.BadRequest, "the Host header names no host of this gateway")
+		return ops.Faultf(ops.NotPermitted, "the Host header names no host of this gateway")
 	}
 	foreign := ops.Faultf(ops.NotPermitted, "requests from other sites are refused")
 	switch site := r.Header.Get("Sec-Fetch-Site"); site {
