@@ -1,0 +1,204 @@
+package tests
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// testdata/exec-cases.json holds public failures of gateways like this one: for each,
+// what was set up, what was asked, and what must come of it. held says which tests of
+// ours hold each, or why it cannot arise here yet and what will make it arise.
+
+// heldCase is one case: the tests that hold it, each FOLDER.TestName or
+// FOLDER.TestName/SUBTEST with the folder as from the root of the module, or a reason.
+type heldCase struct {
+	id    string
+	tests string // separated by spaces
+	not   string // why it cannot arise in this version, and with what it will
+}
+
+// pending marks a case whose test is being written.
+const pending = "pending"
+
+var held = []heldCase{
+	{"x01", pending, ""},
+	{"x02", "tests.TestHostileValuesEverywhere", ""},
+	{"x03", "tests.TestOnlyWhatIsDeclared", ""},
+	{"x04", pending, ""},
+	{"x05", "tests.TestClientsNameNoFiles", ""},
+	{"x06", pending, ""},
+	{"x07", "tests.TestParametersForgeNoEvents", ""},
+	{"x08", pending, ""},
+	{"x09", pending, ""},
+	{"x10", "tests.TestOpsAreShownToIdentities", ""},
+	{"x11", pending, ""},
+	{"x12", "tests.TestStrangersGetOneAnswer", ""},
+	{"x13", pending, ""},
+	{"x14", "tests.TestNoIDStopsTheGateway tests.TestOddBytes", ""},
+	{"x15", pending, ""},
+	{"x16", pending, ""},
+	{"x17", pending, ""},
+	{"x18", pending, ""},
+	{"x19", pending, ""},
+	{"x20", pending, ""},
+	{"x21", pending, ""},
+	{"x22", pending, ""},
+	{"x23", pending, ""},
+	{"x24", pending, ""},
+	{"x25", pending, ""},
+	{"x26", pending, ""},
+	{"x27", "tests.TestOnlyWhatIsListed/x27", ""},
+	{"x28", "tests.TestOnlyWhatIsListed/x28", ""},
+	{"x29", pending, ""},
+	{"x30", "tests.TestOnlyWhatIsDeclared", ""},
+	{"x31", "tests.TestOnlyWhatIsListed/x31", ""},
+	{"x32", "ops.TestReadFileRefuses/env_-S ops.TestReadFileRefuses/shell ops.TestReadFileRefuses/brace_in_a_word exec/command.TestNewRefuses/env_in_disguise", ""},
+	{"x33", pending, ""},
+	{"x34", pending, ""},
+	{"x35", "tests.TestOnlyWhatIsListed/x35", ""},
+	{"x36", pending, ""},
+	{"x37", "tests.TestPathIsNotSearched ops.TestReadFileRefuses/relative_program", ""},
+	{"x38", "tests.TestOnlyWhatIsListed/x38 ops.TestReadFileRefuses/empty_argv ops.TestReadFileRefuses/empty_program ops.TestReadFileRefuses/program_a_parameter", ""},
+	{"x39", pending, ""},
+	{"x40", pending, ""},
+	{"x41", "tests.TestBodiesHaveOneReading adaptors/httpapi.TestCheckJSON", ""},
+	{"x42", "tests.TestBodiesAreReadWholeOrNot adaptors/httpapi.TestTooLargeIsNotRead adaptors/httpapi.TestSlowClients", ""},
+	{"x43", "tests.TestOtherSitesAreRefused adaptors/httpapi.TestEveryRouteRefuses/foreign_origin", ""},
+	{"x44", "tests.TestStrangersGetOneAnswer adaptors/httpapi.TestEveryRouteRefuses/cut_token", ""},
+	{"x45", "tests.TestHostileValuesEverywhere", ""},
+	{"x46", pending, ""},
+	{"x47", pending, ""},
+	{"x48", pending, ""},
+	{"x49", pending, ""},
+	{"x50", pending, ""},
+	{"x51", pending, ""},
+	{"x52", pending, ""},
+	{"x53", pending, ""},
+	{"x54", pending, ""},
+	{"x55", pending, ""},
+	{"x56", pending, ""},
+	{"x57", pending, ""},
+	{"x58", pending, ""},
+	{"x59", pending, ""},
+	{"x60", pending, ""},
+	{"x61", pending, ""},
+	{"x62", pending, ""},
+	{"x63", pending, ""},
+	{"x64", pending, ""},
+}
+
+func TestExecCases(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "exec-cases.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct{ ID string }
+	if err := json.Unmarshal(b, &cases); err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) != 64 {
+		t.Errorf("%d cases, want 64", len(cases))
+	}
+	rows := map[string]int{}
+	for _, h := range held {
+		rows[h.id]++
+	}
+	for _, c := range cases {
+		if rows[c.ID] != 1 {
+			t.Errorf("case %s has %d rows, want one", c.ID, rows[c.ID])
+		}
+		delete(rows, c.ID)
+	}
+	for id := range rows {
+		t.Errorf("row %s is about no case", id)
+	}
+	known := map[string]map[string][]string{} // folder, test, its subtests
+	for _, h := range held {
+		if (h.tests == "") == (h.not == "") {
+			t.Errorf("case %s: want either tests or a reason", h.id)
+		}
+		if h.not != "" && !strings.Contains(h.not, "arises with ") {
+			t.Errorf("case %s: the reason does not say what it arises with", h.id)
+		}
+		for name := range strings.FieldsSeq(h.tests) {
+			if name == pending {
+				t.Logf("case %s is pending", h.id)
+				continue
+			}
+			folder, test, ok := strings.Cut(name, ".")
+			if !ok {
+				t.Errorf("case %s: %q is no FOLDER.TestName", h.id, name)
+				continue
+			}
+			if known[folder] == nil {
+				known[folder] = testsIn(t, filepath.Join("..", filepath.FromSlash(folder)))
+			}
+			test, sub, _ := strings.Cut(test, "/")
+			subs, ok := known[folder][test]
+			if !ok || sub != "" && !slices.Contains(subs, sub) {
+				t.Errorf("case %s: there is no test %s", h.id, name)
+			}
+		}
+	}
+}
+
+// testsIn returns the tests of a folder, each with the names that it gives to t.Run and
+// the strings of its tables, out of which others are made.
+func testsIn(t *testing.T, folder string) map[string][]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no tests in %s: %v", folder, err)
+	}
+	found := map[string][]string{}
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") && !strings.HasPrefix(fn.Name.Name, "Fuzz") {
+				continue
+			}
+			found[fn.Name.Name] = names(fn)
+		}
+	}
+	return found
+}
+
+// names are the strings that may name subtests of fn: those given to t.Run, and the
+// first ones of the rows of its tables, with spaces as go test writes them.
+func names(fn *ast.FuncDecl) (all []string) {
+	add := func(e ast.Expr) {
+		if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			if s, err := strconv.Unquote(lit.Value); err == nil {
+				all = append(all, strings.ReplaceAll(s, " ", "_"))
+			}
+		}
+	}
+	ast.Inspect(fn, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Run" && len(n.Args) == 2 {
+				add(n.Args[0])
+			}
+		case *ast.CompositeLit:
+			if len(n.Elts) > 0 {
+				add(n.Elts[0])
+			}
+		case *ast.KeyValueExpr:
+			add(n.Key)
+		}
+		return true
+	})
+	return all
+}
