@@ -13,6 +13,7 @@
 // Spec.Confine and Spec.Limit let the caller confine a process further, before its
 // first instruction. What they do is not known here; but nothing here needs what the
 // run's thread may lose by it: /proc is read and the private folder removed elsewhere.
+// Spec.Keep gets the private folder before it is removed.
 //
 // # What it refuses
 //

@@ -49,6 +49,11 @@ type Spec struct {
 	// instruction, on a thread that Confine did not confine. Its error is a StartError:
 	// the process is killed as it stands.
 	Limit func(pid int) error
+	// Keep, if set, is called once, before the private folder is removed, with that
+	// folder and what is known of the run; it is not called when nothing ran. The tree
+	// is gone by then unless Result.Unknown or Survivors says otherwise. What the
+	// process has made there is anybody's: links, pipes, a mode that says no.
+	Keep func(folder *os.Root, r Result)
 }
 
 // Owner is a user and a group.

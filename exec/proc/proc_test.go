@@ -538,6 +538,58 @@ func TestAFolderWithoutRightsIsRemoved(t *testing.T) {
 	}
 }
 
+func TestKeep(t *testing.T) {
+	bothWays(t, func(t *testing.T) {
+		spec := self(t, "locked")
+		for _, tc := range []struct {
+			argv []string
+			want int // what it exits with
+			made string
+		}{
+			{[]string{"/usr/bin/touch", "made"}, 0, "made"},
+			{[]string{"/usr/bin/cp", "/nothing.there", "made"}, 1, ""},
+		} {
+			calls, made := 0, ""
+			spec.Path, spec.Argv = "", tc.argv
+			spec.Keep = func(folder *os.Root, r Result) {
+				calls++
+				if r.Exit != tc.want || r.Unknown || r.Ended.IsZero() {
+					t.Errorf("%q: it is told %+v", tc.argv, r)
+				}
+				entries, err := fs.ReadDir(folder.FS(), ".")
+				if err != nil {
+					t.Errorf("%q: %v", tc.argv, err)
+				}
+				for _, e := range entries {
+					made += e.Name()
+				}
+			}
+			mustRun(t, spec)
+			if calls != 1 || made != tc.made {
+				t.Errorf("%q: called %d times, sees %q", tc.argv, calls, made)
+			}
+		}
+		// What never ran leaves nothing to keep.
+		spec.Argv, spec.Keep = []string{"/nothing.there"}, func(*os.Root, Result) { t.Error("called though nothing ran") }
+		if _, err := Run(t.Context(), spec); err == nil {
+			t.Error("no error")
+		}
+		// A panic leaves nothing behind.
+		spec.Argv, spec.Keep = []string{"/usr/bin/touch", "made"}, func(*os.Root, Result) { panic("on purpose") }
+		func() {
+			defer func() {
+				if p := recover(); p != "on purpose" {
+					t.Errorf("recovered %v", p)
+				}
+			}()
+			_, _ = Run(t.Context(), spec)
+		}()
+		if left, _ := os.ReadDir(spec.Scratch); len(left) != 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
 func TestAttribute(t *testing.T) {
 	// 1 is init, 10 the gateway in session 5, 20 and 30 the first processes of two
 	// runs, 21 a child, 22 a setsid child of it, 23 in 20's session but adopted,

@@ -44,14 +44,26 @@ func run(ctx context.Context, spec Spec) (res Result, err error) {
 			return Result{}, errors.Join(fmt.Errorf("private folder: %w", err), removeFolder(folder))
 		}
 	}
-	onOwnThread(func() { res, err = runHere(ctx, spec, folder) })
-	// Not on the run's thread, which may be confined.
-	gone := removeFolder(folder)
-	if err != nil {
-		return Result{}, errors.Join(err, gone)
+	var kept *os.Root // opened before the process could put something else in its place
+	if spec.Keep != nil {
+		if kept, err = os.OpenRoot(folder); err != nil {
+			return Result{}, errors.Join(fmt.Errorf("private folder: %w", err), removeFolder(folder))
+		}
+		defer kept.Close()
 	}
-	res.Folder = gone
-	return res, nil
+	defer func() { // not on the run's thread, which may be confined; and even if Keep panics
+		gone := removeFolder(folder)
+		if err != nil {
+			res, err = Result{}, errors.Join(err, gone)
+			return
+		}
+		res.Folder = gone
+	}()
+	onOwnThread(func() { res, err = runHere(ctx, spec, folder) })
+	if err == nil && kept != nil {
+		spec.Keep(kept, res)
+	}
+	return res, err
 }
 
 var (
