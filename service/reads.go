@@ -179,8 +179,16 @@ type OpListing struct {
 	Summary       string          `json:"summary"`
 	SideEffecting bool            `json:"side_effecting"`
 	Parameters    json.RawMessage `json:"parameters"` // JSON Schema 2020-12
-	Permitted     bool            `json:"permitted"`  // for the one who asks
+	Concurrency   int             `json:"concurrency,omitempty"`
+	Rate          *OpRate         `json:"rate,omitempty"`
+	Permitted     bool            `json:"permitted"` // for the one who asks
 	Digest        string          `json:"digest"`
+}
+
+// OpRate is how many calls of an op may begin in a time, by all identities together.
+type OpRate struct {
+	Count      int     `json:"count"`
+	PerSeconds float64 `json:"per_seconds"`
 }
 
 // OpList is the answer of tools.list and of the read ops.
@@ -206,11 +214,15 @@ func listing(e *ops.Entry, policy *access.Policy, by ops.Identity) OpListing {
 	if aliases == nil {
 		aliases = []ops.OpName{}
 	}
-	return OpListing{
+	l := OpListing{
 		Name: e.Name, Aliases: aliases, Provider: e.Provider, Summary: e.Summary,
 		SideEffecting: e.SideEffecting, Parameters: e.Params.Schema(), Digest: e.Digest,
-		Permitted: policy.Decide(runRequest(by, e)).Allowed,
+		Concurrency: e.Concurrency, Permitted: policy.Decide(runRequest(by, e)).Allowed,
 	}
+	if e.Rate.Count > 0 {
+		l.Rate = &OpRate{Count: e.Rate.Count, PerSeconds: e.Rate.Per.Seconds()}
+	}
+	return l
 }
 
 func (d *Door) showOp(by ops.Identity, name string) (any, error) {

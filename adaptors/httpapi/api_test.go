@@ -150,6 +150,10 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 			func(context.Context, ops.Call) (ops.Outcome, error) {
 				return ops.Failure(ops.Faultf(ops.OpFailed, "it does not work").With("exit", 3)), nil
 			})},
+		ops.Bound{Op: ops.Op{Name: "test.rated", Provider: "test", Summary: "Answer once an hour.", Concurrency: 2, Rate: ops.Rate{Count: 1, Per: time.Hour}},
+			Executor: ops.ExecutorFunc(func(context.Context, ops.Call) (ops.Outcome, error) {
+				return ops.Success(ops.NewResult("done", "")), nil
+			})},
 	)
 	must(err)
 	live.Swap(registry)

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"inband/ops"
+	"inband/service"
 )
 
 func TestExec(t *testing.T) {
@@ -25,7 +27,7 @@ func TestExec(t *testing.T) {
 	if err := json.Unmarshal(done.Result, &list); err != nil {
 		t.Fatal(err)
 	}
-	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 6 {
+	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 7 {
 		t.Errorf("got %+v with %d ops", done, len(list.Ops))
 	}
 	var call struct {
@@ -107,6 +109,68 @@ func TestIdempotency(t *testing.T) {
 	<-g.ended
 	if a.header.Get("Location") != "/v1/calls/"+string(id) {
 		t.Errorf("Location %q, want the call %s", a.header.Get("Location"), id)
+	}
+}
+
+func TestRateLimited(t *testing.T) {
+	g := open(t)
+	body := `{"op":"test.rated","id":"once"}`
+	var first, again CallDone
+	g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: body}, &first)
+	for _, body := range []string{`{"op":"test.rated"}`, `{"op":"test.rated","id":"twice"}`} {
+		a := g.do(request{method: "POST", path: "/exec", as: "ada", body: body})
+		after, err := strconv.Atoi(a.header.Get("Retry-After"))
+		if a.status != 429 || a.fault.Code != ops.RateLimited || !a.fault.Retryable || err != nil || after < 3590 || after > 3600 || a.fault.Details["retry_after"] != float64(after) {
+			t.Errorf("got %s with Retry-After %q, want 429 and the seconds in both", a, a.header.Get("Retry-After"))
+		}
+		if strings.Contains(string(a.body), `"call":`) {
+			t.Errorf("it has a call: %s", a)
+		}
+	}
+	// The same key again is a replay, which no rate keeps back.
+	if g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: body}, &again); !again.Replayed || again.Call != first.Call {
+		t.Errorf("got %+v, want the replay of %+v", again, first)
+	}
+	// The list says what the bounds are.
+	var op struct {
+		Concurrency int
+		Rate        struct {
+			Count      int
+			PerSeconds float64 `json:"per_seconds"`
+		}
+	}
+	if g.get("scout", "/v1/ops/test.rated", &op); op.Concurrency != 2 || op.Rate.Count != 1 || op.Rate.PerSeconds != 3600 {
+		t.Errorf("the op is listed with %+v", op)
+	}
+	if a := g.do(request{method: "GET", path: "/v1/ops/tools.list", as: "scout"}); strings.Contains(string(a.body), `"rate"`) || strings.Contains(string(a.body), `"concurrency"`) {
+		t.Errorf("an op without bounds is listed with some: %s", a)
+	}
+}
+
+// What answers 429 or 503 says when to come back, if anybody knows.
+func TestRetryAfter(t *testing.T) {
+	for _, c := range ops.Codes() {
+		for name, f := range map[string]*ops.Fault{
+			"":                       ops.Faultf(c.Code, "m"),
+			"with seconds":           ops.Faultf(c.Code, "m").With("retry_after", int64(7)),
+			"out of the journal":     ops.Faultf(c.Code, "m").With("retry_after", float64(7)),
+			"with something strange": ops.Faultf(c.Code, "m").With("retry_after", "soon"),
+		} {
+			want := ""
+			switch {
+			case c.Status != 429 && c.Status != 503:
+			case strings.HasPrefix(name, "with seconds"), strings.HasPrefix(name, "out of"):
+				want = "7"
+			case c.Code == ops.Busy || c.Code == ops.Unavailable || c.Code == ops.NotStarted:
+				want = "1"
+			}
+			if got := ptr(newProblem(f)).GetHeaders().Get("Retry-After"); got != want {
+				t.Errorf("%s %s: Retry-After %q, want %q", c.Code, name, got, want)
+			}
+			if got := newExecProblem(f, service.Ticket{}).GetHeaders().Get("Retry-After"); got != want {
+				t.Errorf("%s %s of /exec: Retry-After %q, want %q", c.Code, name, got, want)
+			}
+		}
 	}
 }
 

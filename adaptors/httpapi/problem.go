@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -47,16 +48,33 @@ func (p *Problem) GetStatus() int { return p.Status }
 func (p *Problem) ContentType(string) string { return problemJSON }
 
 // GetHeaders implements huma.HeadersError: a caller without a valid token is told
-// which kind is wanted (RFC 9110, 11.6.1), one that is to come back is told when.
+// which kind is wanted (RFC 9110, 11.6.1), one that is to come back is told when (10.2.3).
 func (p *Problem) GetHeaders() http.Header {
 	h := make(http.Header)
-	switch p.Code {
-	case ops.Unauthenticated:
+	if p.Code == ops.Unauthenticated {
 		h.Set("WWW-Authenticate", `Bearer realm="inband"`)
-	case ops.Busy, ops.Unavailable, ops.NotStarted:
-		h.Set("Retry-After", "1")
+	}
+	if s := retryAfter(p.Code, p.Details); s > 0 && (p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable) {
+		h.Set("Retry-After", strconv.FormatInt(s, 10))
 	}
 	return h
+}
+
+// retryAfter is after how many seconds a request may be made again: what the fault says
+// itself, or a second for what passes soon. 0 means that waiting does not help, or that
+// nobody knows how long.
+func retryAfter(code ops.Code, details map[string]any) int64 {
+	switch s := details["retry_after"].(type) {
+	case int64:
+		return s
+	case float64: // out of the journal
+		return int64(s)
+	}
+	switch code {
+	case ops.Busy, ops.Unavailable, ops.NotStarted:
+		return 1
+	}
+	return 0
 }
 
 const problemJSON = "application/problem+json"
