@@ -100,9 +100,9 @@ const (
 
 func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
-// decide runs the filter of p on a system call. The virtual machine loads big-endian
-// words, the kernel its own; both load the same words here.
-func decide(t *testing.T, p Policy, auditArch, number uint32, args ...uint64) uint32 {
+// machine returns the filter of p as a function of a system call. The virtual machine
+// loads big-endian words, the kernel its own; both load the same words here.
+func machine(t *testing.T, p Policy) func(auditArch, number uint32, args ...uint64) uint32 {
 	t.Helper()
 	filter, err := assemble(&p)
 	if err != nil {
@@ -116,22 +116,30 @@ func decide(t *testing.T, p Policy, auditArch, number uint32, args ...uint64) ui
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := binary.BigEndian.AppendUint32(nil, number)
-	data = binary.BigEndian.AppendUint32(data, auditArch)
-	data = append(data, make([]byte, 8)...)
-	for i := range 6 {
-		var arg uint64
-		if i < len(args) {
-			arg = args[i]
+	return func(auditArch, number uint32, args ...uint64) uint32 {
+		data := binary.BigEndian.AppendUint32(nil, number)
+		data = binary.BigEndian.AppendUint32(data, auditArch)
+		data = append(data, make([]byte, 8)...)
+		for i := range 6 {
+			var arg uint64
+			if i < len(args) {
+				arg = args[i]
+			}
+			data = binary.BigEndian.AppendUint32(data, uint32(arg))
+			data = binary.BigEndian.AppendUint32(data, uint32(arg>>32))
 		}
-		data = binary.BigEndian.AppendUint32(data, uint32(arg))
-		data = binary.BigEndian.AppendUint32(data, uint32(arg>>32))
+		got, err := vm.Run(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint32(got)
 	}
-	got, err := vm.Run(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uint32(got)
+}
+
+// decide runs the filter of p on one system call.
+func decide(t *testing.T, p Policy, auditArch, number uint32, args ...uint64) uint32 {
+	t.Helper()
+	return machine(t, p)(auditArch, number, args...)
 }
 
 func TestFilter(t *testing.T) {
@@ -217,6 +225,48 @@ func TestFilter(t *testing.T) {
 	if runtime.GOARCH == "amd64" {
 		if got := decide(t, read, here, 0x40000000|unix.SYS_PTRACE); got != refuse(unix.ENOSYS) {
 			t.Errorf("x32: got %#x, want ENOSYS", got)
+		}
+	}
+}
+
+// Each number gets what the lists say of its name, whatever the tree of decisions looks
+// like.
+func TestFilterOfAllNumbers(t *testing.T) {
+	info, err := archInfo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	for _, p := range []Policy{{Network: NoNetwork, Reads: true}, {Network: Netlink}, {Network: AnyNetwork}} {
+		want := map[int]uint32{}
+		set := func(action uint32, names ...string) {
+			for _, name := range names {
+				if number, ok := info.SyscallNames[name]; ok {
+					want[number] = action
+				}
+			}
+		}
+		set(refuse(unix.EPERM), slices.Concat(denied...)...)
+		if p.Reads {
+			set(refuse(unix.EPERM), metadata...)
+		}
+		if p.Network != AnyNetwork {
+			set(refuse(unix.EPERM), "socketpair")
+			set(refuse(unix.EPERM), "socket") // of family 0
+		}
+		set(refuse(unix.ENOSYS), "clone3")
+		machine := machine(t, p)
+		for number := range newest(info) + 50 {
+			w, ok := want[number]
+			switch {
+			case number > newest(info):
+				w = refuse(unix.ENOSYS)
+			case !ok:
+				w = allow
+			}
+			if got := machine(here, uint32(number)); got != w {
+				t.Errorf("%+v: %d: got %#x, want %#x", p, number, got, w)
+			}
 		}
 	}
 }

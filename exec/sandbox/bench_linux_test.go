@@ -1,0 +1,58 @@
+package sandbox_test
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"inband/exec/proc"
+	"inband/exec/sandbox"
+)
+
+// BenchmarkBars alternates between a process in its sandbox and the same command by
+// os/exec without one, both with their output captured, and prints how their rates
+// compare, in the form that make bench promises. It asserts nothing about time.
+func BenchmarkBars(b *testing.B) {
+	const rounds = 1000
+	for _, c := range []struct {
+		name string
+		user *sandbox.User
+	}{{"sandboxed-process", nil}, {"sandboxed-process-run-as", &nobody}} {
+		s, err := sandbox.New(sandbox.Policy{Program: "/bin/echo", Reads: true, User: c.user})
+		if err != nil {
+			fmt.Printf("%s: %v\n", c.name, err)
+			continue
+		}
+		spec := proc.Spec{Argv: []string{"/bin/echo", "hello"}, Env: []string{"LANG=C.UTF-8"}, Timeout: time.Minute, OutputMax: 64 << 10,
+			Confine: s.Confine, Limit: s.Limit}
+		if c.user != nil {
+			spec.Owner = &proc.Owner{UID: c.user.UID, GID: c.user.GID}
+		}
+		var ours, plain []time.Duration
+		for range rounds {
+			start := time.Now()
+			if res, err := proc.Run(b.Context(), spec); err != nil || res.Exit != 0 || len(res.Stdout.Head) != 6 {
+				b.Fatalf("%+v, %v", res, err)
+			}
+			middle := time.Now()
+			if out, err := exec.Command("/bin/echo", "hello").Output(); err != nil || len(out) != 6 {
+				b.Fatal(err)
+			}
+			ours, plain = append(ours, middle.Sub(start)), append(plain, time.Since(middle))
+		}
+		slices.Sort(ours)
+		slices.Sort(plain)
+		ratio := float64(plain[rounds/2]) / float64(ours[rounds/2])
+		verdict := "ok"
+		if ratio < 0.85 {
+			verdict = "short"
+		}
+		fmt.Printf("bar %s %.2f >=0.85 %s\n", c.name, ratio, verdict)
+		fmt.Printf("%s: %d µs, by os/exec without a sandbox %d µs (medians of %d)\n", c.name,
+			ours[rounds/2].Microseconds(), plain[rounds/2].Microseconds(), rounds)
+	}
+	for b.Loop() { // the figures above are the benchmark
+	}
+}
