@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/types"
@@ -52,8 +53,8 @@ func checkID(p *cedar.Policy, ids map[string]int) (found []complaint) {
 		}
 		id, at := string(value), p.Position().Line
 		switch before, taken := ids[id]; {
-		case id == "" || len(id) > maxID || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r == 0x7f || bidirectional(r) }):
-			found = append(found, complaint{"@id", fmt.Sprintf("the @id is what a refusal is told with; want 1 to %d bytes on one line", maxID)})
+		case strings.TrimSpace(id) == "" || len(id) > maxID || strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }):
+			found = append(found, complaint{"@id", fmt.Sprintf("the @id is what a refusal is told with; want 1 to %d bytes that can be seen, on one line", maxID)})
 		case taken:
 			found = append(found, complaint{"@id", fmt.Sprintf("the @id %q stands at line %d already; give this one another", id, before)})
 		default:
@@ -112,6 +113,63 @@ func checkNode(n ast.IsNode) *complaint {
 	case ast.NodeTypeHasTag, ast.NodeTypeGetTag:
 		return &complaint{"Tag(", "there are no tags; take it out"}
 	}
+	for _, name := range comparedOps(n) {
+		if c := checkOp(name, `"`+string(name)+`"`); c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// comparedOps returns the names that n compares the context's op with. A rule about one
+// that cannot be would never apply, just as with Op::"NAME".
+func comparedOps(n ast.IsNode) (names []ops.OpName) {
+	var sides []ast.IsNode
+	switch n := n.(type) {
+	case ast.NodeTypeEquals:
+		sides = []ast.IsNode{n.Left, n.Right}
+	case ast.NodeTypeNotEquals:
+		sides = []ast.IsNode{n.Left, n.Right}
+	case ast.NodeTypeContains:
+		set, ok := n.Left.(ast.NodeTypeSet)
+		if !ok {
+			return nil
+		}
+		sides = append(slices.Clone(set.Elements), n.Right)
+	}
+	if !slices.ContainsFunc(sides, isOp) {
+		return nil
+	}
+	for _, side := range sides {
+		if v, ok := side.(ast.NodeValue); ok {
+			if s, ok := v.Value.(types.String); ok {
+				names = append(names, ops.OpName(s))
+			}
+		}
+	}
+	return names
+}
+
+// isOp reports whether n is context.op.
+func isOp(n ast.IsNode) bool {
+	access, ok := n.(ast.NodeTypeAccess)
+	if !ok || access.Value != "op" {
+		return false
+	}
+	v, ok := access.Arg.(ast.NodeTypeVariable)
+	return ok && v.Name == "context"
+}
+
+// checkOp refuses the name of an op that cannot be. name is how it stands in the policy.
+func checkOp(op ops.OpName, name string) *complaint {
+	if !op.Valid() {
+		return &complaint{name, fmt.Sprintf("no op can be called %q", op)}
+	}
+	for _, native := range []ops.Op{ops.ToolsList(), ops.BoxExec(ops.PlainReads), ops.DMSend()} {
+		if slices.Contains(native.Aliases, op) {
+			return &complaint{name, fmt.Sprintf("%q is an alias, which no decision is asked about; write %q", op, native.Name)}
+		}
+	}
 	return nil
 }
 
@@ -154,14 +212,8 @@ func checkEntity(uid types.EntityUID) *complaint {
 		}
 	case !known:
 		return &complaint{string(uid.Type), fmt.Sprintf("there is no type %s; %s", uid.Type, typeHelp)}
-	case uid.Type == "Op" && !ops.OpName(id).Valid():
-		return &complaint{name, fmt.Sprintf("no op can be called %q", id)}
 	case uid.Type == "Op":
-		for _, native := range []ops.Op{ops.ToolsList(), ops.BoxExec(ops.PlainReads), ops.DMSend()} {
-			if slices.Contains(native.Aliases, ops.OpName(id)) {
-				return &complaint{name, fmt.Sprintf("%q is an alias, which no decision is asked about; write Op::%q", id, native.Name)}
-			}
-		}
+		return checkOp(ops.OpName(id), name)
 	case uid.Type == "Gateway" && uid != gateway:
 		return &complaint{name, fmt.Sprintf("there is one gateway, %s", gateway)}
 	case uid.Type != "Gateway" && !ops.IdentityID(id).Valid() && uid != nobodys:
@@ -187,7 +239,8 @@ func scopeEntities(p *ast.Policy) (uids []types.EntityUID) {
 	return uids
 }
 
-// Ops returns the ops that p names as Op::"NAME", in order, each once. Whether they
+// Ops returns the ops that p names, as Op::"NAME" or as what context.op is compared with,
+// in order, each once. Whether they
 // exist is for the registry to say: an op file may come later.
 func (p *Policy) Ops() []ops.OpName {
 	var names []ops.OpName
@@ -208,6 +261,7 @@ func (p *Policy) Ops() []ops.OpName {
 						add(uid)
 					}
 				}
+				names = append(names, comparedOps(n)...)
 				return true
 			})
 		}

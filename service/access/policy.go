@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/cedar-policy/cedar-go"
@@ -72,7 +73,7 @@ func ParsePolicy(file string, text []byte) (*Policy, error) {
 	}
 	list, err := cedar.NewPolicyListFromBytes(file, text)
 	if err != nil {
-		return nil, ops.FileErrors{{File: file, Line: lineOf(text, err), Message: plainly(err) + "; docs/security.md shows the form of a policy"}}
+		return nil, ops.FileErrors{{File: file, Line: lineOf(text, err), Message: shortened(plainly(err)) + "; docs/security.md shows the form of a policy"}}
 	}
 	if len(list) == 0 {
 		return nil, ops.FileErrors{{File: file, Line: 1, Message: "there is no policy here, so that nobody could do anything; begin with what box init writes"}}
@@ -91,7 +92,7 @@ func ParsePolicy(file string, text []byte) (*Policy, error) {
 			if at := bytes.Index(span, []byte(c.name)); at > 0 && c.name != "" {
 				line += bytes.Count(span[:at], []byte("\n"))
 			}
-			found = append(found, &ops.FileError{File: file, Line: line, Message: c.message})
+			found = append(found, &ops.FileError{File: file, Line: line, Message: shortened(c.message)})
 		}
 		name, ok := p.Annotations()["id"]
 		if !ok {
@@ -150,31 +151,29 @@ func readable(text []byte) *ops.FileError {
 	if len(text) > MaxPolicy {
 		return &ops.FileError{Line: 1, Message: fmt.Sprintf("the file has %d bytes; a policy has at most %d", len(text), MaxPolicy)}
 	}
+	at := func(i int, format string, args ...any) *ops.FileError {
+		return &ops.FileError{Line: 1 + bytes.Count(text[:i], []byte("\n")), Message: fmt.Sprintf(format, args...)}
+	}
 	dots := 0
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRune(text[i:])
-		line := 1 + bytes.Count(text[:i], []byte("\n"))
 		switch {
 		case r == utf8.RuneError && size == 1:
-			return &ops.FileError{Line: line, Message: "a byte that is not UTF-8; save the file as UTF-8"}
-		case r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == 0x7f:
-			return &ops.FileError{Line: line, Message: fmt.Sprintf("the control character %U; take it out", r)}
-		case bidirectional(r):
-			return &ops.FileError{Line: line, Message: fmt.Sprintf("the character %U, which makes text read otherwise than it is; take it out", r)}
+			return at(i, "a byte that is not UTF-8; save the file as UTF-8")
+		case r == '\r' && !bytes.HasPrefix(text[i:], []byte("\r\n")):
+			return at(i, "a carriage return that ends no line: an editor may show one, where a comment goes on; end lines with a newline")
+		case unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t':
+			return at(i, "the control character %U; take it out", r)
+		case unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp):
+			return at(i, "the character %U, which cannot be seen or makes text read otherwise than it is; take it out", r)
 		case r == '.':
 			if dots++; dots > maxDots {
-				return &ops.FileError{Line: line, Message: fmt.Sprintf("more than %d dots in one file; write shorter conditions", maxDots)}
+				return at(i, "more than %d dots in one file; write shorter conditions", maxDots)
 			}
 		}
 		i += size
 	}
 	return nil
-}
-
-// bidirectional reports whether r changes the direction of what follows (Unicode
-// Standard Annex 9, 2.1 to 2.6).
-func bidirectional(r rune) bool {
-	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f || r == 0x061c
 }
 
 // place is where the parser's message says that something is wrong.
@@ -198,6 +197,18 @@ func lineOf(text []byte, err error) int {
 		}
 		line = p.Position().Line
 	}
+}
+
+// maxMessage bounds an error that repeats what stands in the file, in bytes of each end.
+const maxMessage = 300
+
+// shortened leaves out the middle of a message that is too long to be read.
+func shortened(s string) string {
+	if len(s) <= 2*maxMessage {
+		return s
+	}
+	left := len(s) - 2*maxMessage
+	return strings.ToValidUTF8(fmt.Sprintf("%s… %d bytes more …%s", s[:maxMessage], left, s[len(s)-maxMessage:]), "")
 }
 
 // expected is how the parser says which token it wants.
