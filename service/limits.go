@@ -38,11 +38,11 @@ type rated struct {
 }
 
 func (r rated) String() string {
-	what := fmt.Sprintf("identity %s", r.by)
+	whose := fmt.Sprintf("identity %s", r.by)
 	if r.op != "" {
-		what = fmt.Sprintf("op %s", r.op)
+		whose = fmt.Sprintf("op %s", r.op)
 	}
-	return fmt.Sprintf("%s has had its %d calls in %s", what, r.rate.Count, r.rate.Per)
+	return fmt.Sprintf("the rate of %s, %d in %s, is used up", whose, r.rate.Count, r.rate.Per)
 }
 
 // take takes one of each of things, or nothing: then it says which has none, and how

@@ -216,8 +216,16 @@ type opListing struct {
 	Summary       string   `json:"summary"`
 	SideEffecting bool     `json:"side_effecting"`
 	Parameters    schema   `json:"parameters"`
+	Concurrency   int      `json:"concurrency"`
+	Rate          *opRate  `json:"rate"`
 	Permitted     bool     `json:"permitted"`
 	Digest        string   `json:"digest"`
+}
+
+// opRate is how many calls of an op may begin in a time.
+type opRate struct {
+	Count      int     `json:"count"`
+	PerSeconds float64 `json:"per_seconds"`
 }
 
 // schema is what box reads of the JSON Schema of an op's parameters.

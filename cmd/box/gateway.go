@@ -29,11 +29,13 @@ import (
 	"inband/service/threads"
 )
 
-// gatewayConfig is what a gateway is made of. All but Hosts and Listening is required.
+// gatewayConfig is what a gateway is made of. All but Hosts, Rate and Listening is
+// required.
 type gatewayConfig struct {
 	Folder  stateFolder
 	Listen  string   // HOST:PORT, port 0 for a free one
 	Hosts   []string // further names of this gateway, for its certificate and the curl form
+	Rate    ops.Rate // of one identity's calls; the zero value is service.DefaultRate
 	Grace   time.Duration
 	Version string
 	Log     *slog.Logger
@@ -108,7 +110,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	}
 	g.policy = access.NewLivePolicy(policy)
 	g.registry = ops.NewLive(empty) // until the reads exist, which name the actions of box.exec
-	if g.door, err = service.New(service.Config{Store: g.store, Registry: g.registry, Policy: g.policy, Log: g.log}); err != nil {
+	if g.door, err = service.New(service.Config{Store: g.store, Registry: g.registry, Policy: g.policy, Log: g.log, RatePerIdentity: g.cfg.Rate}); err != nil {
 		return err
 	}
 	if g.threads, err = threads.New(threads.Config{

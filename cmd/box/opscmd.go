@@ -54,9 +54,9 @@ func (a *app) printOps(raw json.RawMessage) error {
 	if err := decode(raw, &list); err != nil {
 		return err
 	}
-	t := newTable("OP", "EFFECT", "YOU", "PROVIDER", "WHAT IT DOES")
+	t := newTable("OP", "EFFECT", "YOU", "BOUNDS", "PROVIDER", "WHAT IT DOES")
 	for _, op := range list.Ops {
-		t.row(op.Name, effect(op.SideEffecting), permitted(op.Permitted), op.Provider, op.Summary)
+		t.row(op.Name, effect(op.SideEffecting), permitted(op.Permitted), op.bounds(), op.Provider, op.Summary)
 	}
 	return a.print(t)
 }
@@ -104,7 +104,7 @@ as their JSON Schema.`,
 func (a *app) printOp(op opListing) error {
 	head := [][2]string{
 		{"op", op.Name}, {"aliases", strings.Join(op.Aliases, ", ")}, {"provider", op.Provider}, {"does", op.Summary},
-		{"effect", effect(op.SideEffecting)}, {"you", permitted(op.Permitted) + " run it"}, {"digest", op.Digest},
+		{"effect", effect(op.SideEffecting)}, {"you", permitted(op.Permitted) + " run it"}, {"bounds", op.bounds()}, {"digest", op.Digest},
 	}
 	for _, l := range head {
 		if l[1] == "" {
@@ -144,6 +144,18 @@ func (a *app) printOp(op opListing) error {
 		t.row(name, need, p.accepts(), p.Description)
 	}
 	return a.print(t)
+}
+
+// bounds says in words how often and how many times at once an op runs.
+func (op opListing) bounds() string {
+	var bounds []string
+	if op.Concurrency > 0 {
+		bounds = append(bounds, fmt.Sprintf("%d at one time", op.Concurrency))
+	}
+	if op.Rate != nil {
+		bounds = append(bounds, fmt.Sprintf("%d/%s", op.Rate.Count, inUnits(op.Rate.PerSeconds)))
+	}
+	return strings.Join(bounds, ", ")
 }
 
 // accepts says in words what a property accepts.

@@ -2,21 +2,28 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
+
+	"inband/ops"
+	"inband/service"
 )
 
 func (a *app) serveCommand() *cobra.Command {
 	var listen string
 	var hosts []string
 	var grace time.Duration
+	rate := rateFlag(service.DefaultRate)
 	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -54,7 +61,7 @@ never holds replies, parameters or tokens.`,
 				level = slog.LevelDebug
 			}
 			g, err := openGateway(cmd.Context(), gatewayConfig{
-				Folder: folder, Listen: listen, Hosts: hosts, Grace: grace, Version: readBuild().String(), Log: a.logger(level),
+				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Grace: grace, Version: readBuild().String(), Log: a.logger(level),
 			})
 			if err != nil {
 				return err
@@ -82,8 +89,41 @@ never holds replies, parameters or tokens.`,
 	f.StringVar(&listen, "listen", "127.0.0.1:8787", "address to listen on, HOST:PORT")
 	f.StringArrayVar(&hosts, "host", nil, "a further name of this gateway (may be repeated)")
 	f.DurationVar(&grace, "grace", 10*time.Second, "how long what runs may go on after SIGTERM")
+	f.Var(&rate, "rate", "how many calls an identity other than an operator may order in a second, a minute or an hour")
 	f.BoolVar(&verbose, "verbose", false, "log debug messages too")
 	return cmd
+}
+
+// rateFlag is a rate as op files write it: COUNT/s, COUNT/m or COUNT/h.
+type rateFlag ops.Rate
+
+var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+func (r *rateFlag) Set(s string) error {
+	count, unit, _ := strings.Cut(s, "/")
+	n, err := strconv.Atoi(count)
+	if per, ok := rateUnits[unit]; ok && err == nil && n >= 1 && n <= maxRate {
+		*r = rateFlag{Count: n, Per: per}
+		return nil
+	}
+	return fmt.Errorf("want a number of 1 to %d in a second, a minute or an hour, such as 600/m", maxRate)
+}
+
+// maxRate is the largest count of a rate, as in op files.
+const maxRate = 999_999
+
+func (r *rateFlag) String() string { return fmt.Sprintf("%d/%s", r.Count, inUnits(r.Per.Seconds())) }
+
+func (*rateFlag) Type() string { return "rate" }
+
+// inUnits is the time of a rate as it is written.
+func inUnits(seconds float64) string {
+	for unit, per := range rateUnits {
+		if per.Seconds() == seconds {
+			return unit
+		}
+	}
+	return fmt.Sprintf("%gs", seconds)
 }
 
 // logger writes to standard error: for people on a terminal, else as JSON lines.
