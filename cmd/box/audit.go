@@ -322,6 +322,9 @@ func (a *app) verifyExport(path, keyFile, kept string) error {
 		in = f
 	}
 	r, signedBy, err := notary.VerifyExport(in, key, list...)
+	if errors.Is(err, notary.ErrNotCompared) {
+		return &exitError{code: ops.ExitUsage, err: err}
+	}
 	v, err := verdict(r, err)
 	if err != nil {
 		return err

@@ -19,6 +19,14 @@ import (
 // ErrNothingThere means that an export was asked for from behind the last checkpoint.
 var ErrNothingThere = errors.New("no checkpoint covers that position")
 
+// ErrNotCompared means that an export begins behind a checkpoint that was kept, so that
+// the two cannot be held against each other.
+var ErrNotCompared = errors.New("the export begins behind the checkpoint that was kept")
+
+// maxPosition is beyond every event that there can be, and far enough from where the
+// indexes of stored hashes end.
+const maxPosition = 1 << 60
+
 const exportFormat = "inband/audit-export/v1"
 
 // The lines of an export, each a JSON object in ASCII: a header, one line an event,
@@ -143,7 +151,8 @@ func writeLine(w io.Writer, v any) error {
 // byte for byte, and that the signature is by key. Without a key (its String empty) the
 // one that stands in the export is taken, which proves only that the export is whole:
 // compare the key that is returned. What is wrong is a *Tampering. Kept checkpoints are
-// compared as Verify does; those of before the export's first event say nothing.
+// compared as Verify does; for one that ends before the export begins, that is
+// ErrNotCompared.
 func VerifyExport(r io.Reader, key Key, kept ...Checkpoint) (Report, Key, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -179,10 +188,18 @@ func VerifyExport(r io.Reader, key Key, kept ...Checkpoint) (Report, Key, error)
 	case key.String() != own.String():
 		return Report{}, key, tampered(0, "the export is signed by another key, %s", own)
 	}
-	if h.From < 1 || len(h.Roots) != len(rootIndexes(h.From-1)) {
+	if h.From < 1 || h.From > maxPosition || len(h.Roots) != len(rootIndexes(h.From-1)) {
 		return Report{}, key, tampered(h.From, "the export's first line does not lead to position %d", h.From)
 	}
 	v := &verifier{key: key, edge: newEdge(h.From-1, h.Roots), kept: kept}
+	for _, k := range kept {
+		if k.Size < h.From-1 {
+			return Report{}, key, fmt.Errorf("%w: one begins with %d, the other ends at %d; export from %d or before", ErrNotCompared, h.From, k.Size, k.Size+1)
+		}
+	}
+	if err := v.compareKept(); err != nil {
+		return Report{}, key, err
+	}
 	for number := 2; ; number++ {
 		if err := scan(); err != nil {
 			return Report{}, key, err
