@@ -13,8 +13,8 @@
 //
 // # The layers
 //
-//   - Capabilities: all dropped, the ambient and the bounding set too, and root gains
-//     none by exec. A root gateway's child is an ordinary user with the id 0.
+//   - Capabilities: all dropped, and neither root nor a file's capabilities regain any
+//     by exec. A root gateway's child is an ordinary user with the id 0.
 //   - User: who the policy names, if the gateway is root, and no supplementary groups
 //     in any case then. Only the launching thread changes; limits are set by a thread
 //     that takes on the user's real ids meanwhile, so CAP_SYS_RESOURCE is not needed.

@@ -67,7 +67,7 @@ func TestRunAs(t *testing.T) {
 	res := run(t, p, "id -u; id -g; id -G; cat /proc/self/status; cat /proc/self/limits; pwd; echo x > mine && ls -ln mine; echo >/dev/stderr; cat /etc/shadow")
 	out := strings.Join(strings.Fields(string(res.Stdout.Head)), " ")
 	for _, want := range []string{"65534 65534 65534 ", "Uid: 65534 65534 65534 65534", "Gid: 65534 65534 65534 65534", "Groups: NStgid",
-		"CapInh: 0000000000000000 CapPrm: 0000000000000000 CapEff: 0000000000000000 CapBnd: 0000000000000000 CapAmb: 0000000000000000",
+		"CapInh: 0000000000000000 CapPrm: 0000000000000000 CapEff: 0000000000000000", "CapAmb: 0000000000000000",
 		"NoNewPrivs: 1", "Seccomp: 2", "Max open files 64 64", "Max file size 1048576 1048576", "Max cpu time 5 5", "Max processes 64 64",
 		"Max core file size 0 0", "-rw------- 1 65534 65534 2"} {
 		if !strings.Contains(out, want) {
@@ -318,14 +318,45 @@ func TestInGroups(t *testing.T) {
 	again(t, &syscall.Credential{Groups: []uint32{0, 4, 27}}, "TestRunAs", "TestRootAsRoot")
 }
 
-// A root gateway's process that runs as root is root without its powers and groups.
+// A root gateway's process that runs as root is root without its powers and groups, and
+// regains none from a file that has them.
 func TestRootAsRoot(t *testing.T) {
 	asRoot(t)
-	p := shell()
-	p.User = &sandbox.User{Name: "root"}
-	out := string(run(t, p, "id -u; id -G; cat /proc/self/status").Stdout.Head)
-	if !strings.HasPrefix(out, "0\n0\n") || !strings.Contains(out, "CapEff:\t0000000000000000\nCapBnd:\t0000000000000000") {
-		t.Errorf("got %s", out)
+	cat := filepath.Join(t.TempDir(), "cat")
+	b, err := os.ReadFile("/bin/cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// VFS_CAP_REVISION_2, all capabilities permitted (linux/capability.h).
+	all := []byte{0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 1, 0, 0, 0, 0, 0, 0}
+	if err := errors.Join(os.WriteFile(cat, b, 0o755), syscall.Setxattr(cat, "security.capability", all, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []*sandbox.User{nil, {Name: "root"}, &nobody} {
+		p := shell()
+		p.User = user
+		p.Exec = append(p.Exec, "/tmp")
+		if user != nil && user.UID != 0 { // whom t.TempDir does not let pass
+			for dir := filepath.Dir(cat); dir != "/tmp"; dir = filepath.Dir(dir) {
+				if err := os.Chmod(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		res := run(t, p, "id -u; id -G; grep Cap /proc/self/status;"+cat+" /proc/self/status | grep Cap")
+		out := string(res.Stdout.Head)
+		id := "0"
+		if user == &nobody {
+			id = "65534"
+		}
+		if !strings.HasPrefix(out, id+"\n"+id+"\n") {
+			t.Errorf("%+v: got %s", user, out)
+		}
+		for _, set := range []string{"Inh", "Prm", "Eff", "Amb"} {
+			if strings.Count(out, "Cap"+set+":\t0000000000000000\n") != 2 {
+				t.Errorf("%+v: it has or regains capabilities:\n%s%s", user, out, res.Stderr.Head)
+			}
+		}
 	}
 }
 

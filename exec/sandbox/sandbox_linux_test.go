@@ -341,3 +341,27 @@ func TestInterpreters(t *testing.T) {
 		t.Errorf("missing: got %q", got)
 	}
 }
+
+// What executes a program is read again when the program is another one.
+func TestExecutedIsReadAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	e := newExecuted(path)
+	if got, want := e.interpreters(), interpreters(path); !slices.Equal(got, want) || len(got) == 0 {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if err := os.WriteFile(path+".new", []byte("#!/bin/cat\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.interpreters(); len(got) == 0 || got[0] != "/bin/cat" {
+		t.Errorf("after it is replaced: got %q", got)
+	}
+	if e := newExecuted(filepath.Dir(path)); !slices.Equal(e.interpreters(), interpreters("/bin")) {
+		t.Errorf("a folder: got %q", e.interpreters())
+	}
+}
