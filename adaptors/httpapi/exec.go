@@ -45,6 +45,7 @@ type CallDone struct {
 	State    ops.State       `json:"state" enum:"succeeded"`
 	Result   json.RawMessage `json:"result" doc:"What the op returned, any JSON value."`
 	Replayed bool            `json:"replayed" doc:"Whether this is the stored outcome of an earlier call with the same key; then nothing ran."`
+	Withheld bool            `json:"withheld,omitempty" doc:"Whether the policy keeps what the op said from the caller."`
 }
 
 // CallTaken is the answer of POST /exec for a call whose outcome is not waited for.
@@ -116,7 +117,7 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*execOutput, error) {
 		return nil, newExecProblem(s.fault(ctx, err), t)
 	}
 	if t.Outcome != nil {
-		return settled(t)
+		return s.settled(by, t)
 	}
 	if prefersAsync(in.Prefer) {
 		out := taken(t)
@@ -129,7 +130,7 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*execOutput, error) {
 	switch {
 	case err == nil:
 		t.State, t.Outcome = o.State, &o
-		return settled(t)
+		return s.settled(by, t)
 	case ctx.Err() != nil:
 		s.hungUp(ctx, by, t.Call)
 		return nil, newExecProblem(s.fault(ctx, err), t)
@@ -157,9 +158,10 @@ func idempotencyKey(header, id string) (string, *ops.Fault) {
 	return "api/" + id, nil
 }
 
-// settled is the answer for a ticket with its outcome.
-func settled(t service.Ticket) (*execOutput, error) {
-	switch o := t.Outcome; {
+// settled is the answer to by for a ticket with its outcome.
+func (s *Server) settled(by ops.Identity, t service.Ticket) (*execOutput, error) {
+	o, withheld := service.Told(s.door.Policy(), by, *t.Outcome)
+	switch {
 	case o.Fault != nil:
 		return nil, newExecProblem(o.Fault, t)
 	case o.State == ops.Accepted:
@@ -170,7 +172,7 @@ func settled(t service.Ticket) (*execOutput, error) {
 			value = o.Result.Value
 		}
 		return &execOutput{Status: http.StatusOK, Body: CallDone{
-			OK: true, Call: t.Call, Op: t.Op, State: o.State, Result: value, Replayed: t.Replayed,
+			OK: true, Call: t.Call, Op: t.Op, State: o.State, Result: value, Replayed: t.Replayed, Withheld: withheld,
 		}}, nil
 	}
 }

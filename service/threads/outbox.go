@@ -22,6 +22,7 @@ func (t *Threads) enqueueResult(tx journal.Tx, call ops.Call, o ops.Outcome) err
 	if call.From.Answer == nil || call.From.Answer.Adaptor != Adaptor {
 		return nil
 	}
+	o, _ = service.Told(t.door.Policy(), call.By, o)
 	return enqueue(tx, "result", string(call.ID), *call.From.Answer, envelope.Outcome(call, o))
 }
 
