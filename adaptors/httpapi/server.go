@@ -361,8 +361,7 @@ func (s *Server) front(w http.ResponseWriter, r *http.Request) {
 			}
 			writeFault(a, ops.Faultf(ops.Internal, "internal error; the gateway's log has the particulars"))
 		}
-		s.log.LogAttrs(r.Context(), slog.LevelDebug, "served", slog.String("request", id), slog.String("method", r.Method),
-			slog.String("route", r.Pattern), slog.Int("status", a.status), slog.Duration("took", time.Since(begun)))
+		s.served(r, a, time.Since(begun))
 	}()
 	if f := s.checkSite(r); f != nil {
 		writeFault(a, f)
@@ -387,6 +386,26 @@ func (s *Server) front(w http.ResponseWriter, r *http.Request) {
 	}
 	s.router.ServeHTTP(a, r)
 }
+
+// served logs a request that has been answered. What was tried without the right to it
+// is told to whoever reads the log by default, with who tried; it leaves no event, so
+// that strangers cannot fill the journal.
+func (s *Server) served(r *http.Request, a *answer, took time.Duration) {
+	level, says := slog.LevelDebug, "served"
+	attrs := []slog.Attr{slog.String("request", requestID(r.Context())), slog.String("method", r.Method),
+		slog.String("route", r.Pattern), slog.Int("status", a.status), slog.Duration("took", took)}
+	if hidden := a.status == http.StatusNotFound && r.Method == http.MethodPost; hidden || a.status == http.StatusUnauthorized || a.status == http.StatusForbidden {
+		level, says = slog.LevelInfo, "refused"
+		attrs = append(attrs, slog.String("path", r.URL.Path[:min(len(r.URL.Path), maxLoggedPath)]))
+	}
+	if a.by != (ops.Identity{}) {
+		attrs = append(attrs, slog.String("by", a.by.String()))
+	}
+	s.log.LogAttrs(r.Context(), level, says, attrs...)
+}
+
+// maxLoggedPath bounds what the log repeats of a path, in bytes.
+const maxLoggedPath = 200
 
 // checkSite refuses requests that were meant for somebody else, or that some other
 // site had a browser send (DNS rebinding, cross-site requests).
@@ -460,7 +479,8 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 type answer struct {
 	http.ResponseWriter
 	within time.Duration
-	status int // 0 until the response begins
+	by     ops.Identity // nobody until a token has proved it
+	status int          // 0 until the response begins
 }
 
 // Unwrap lets http.ResponseController through.

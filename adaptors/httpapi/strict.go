@@ -56,6 +56,9 @@ func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 			return
 		}
 		hc = huma.WithValue(hc, identityKey{}, by)
+		if a, ok := w.(*answer); ok {
+			a.by = by
+		}
 	}
 	if f := checkQuery(op, r.URL.RawQuery); f != nil {
 		fail(f)
