@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inband/ops"
+	"inband/service/journal/storetest"
 )
 
 // What the tests of exec-cases.json share: a gateway with op files of the test's own,
@@ -84,6 +86,13 @@ func act(mode string, args []string) error {
 			return err
 		}
 		_, err = out.Write(append(line, '\n'))
+		return err
+	case "print": // print a word after its escapes are read as in Go
+		s, err := strconv.Unquote(`"` + strings.ReplaceAll(args[0], `"`, `\"`) + `"`)
+		if err != nil {
+			return err
+		}
+		_, err = os.Stdout.WriteString(s)
 		return err
 	case "reach": // try what no policy opens by itself
 		for what, try := range map[string]func() error{
@@ -219,8 +228,7 @@ func (l *lab) head() int64 {
 // run is box with words, as the identity of a token.
 func (l *lab) run(token, stdin string, words ...string) (stdout, stderr string, code int) {
 	l.t.Helper()
-	cmd := exec.CommandContext(l.t.Context(), l.box, append([]string{"--state", l.state}, words...)...)
-	cmd.Env = append(os.Environ(), "INBAND_TOKEN="+token)
+	cmd := l.command(token, words...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -229,6 +237,28 @@ func (l *lab) run(token, stdin string, words ...string) (stdout, stderr string, 
 		l.t.Fatal(err)
 	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+func (l *lab) command(token string, words ...string) *exec.Cmd {
+	cmd := exec.CommandContext(l.t.Context(), l.box, append([]string{"--state", l.state}, words...)...)
+	cmd.Env = append(os.Environ(), "INBAND_TOKEN="+token)
+	return cmd
+}
+
+// openTerminal returns the controlling side of a new terminal, and the name of the other.
+func openTerminal(t testing.TB) (*os.File, string) {
+	t.Helper()
+	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	storetest.Need(t, "a terminal", err)
+	t.Cleanup(func() { f.Close() })
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, fmt.Sprint("/dev/pts/", n)
 }
 
 // entrance is one way in: it orders op with params, as JSON, and returns the code that
