@@ -26,9 +26,9 @@ type Spec struct {
 	StdinFile *os.File
 	// Files are the process's descriptors from 3 on. Run does not close them.
 	Files []*os.File
-	// Scratch is the folder in which the private folder is made, the system's
-	// temporary folder if empty. On a disk, making and removing the private folder
-	// is what costs most beyond the process itself; on a tmpfs it costs nothing.
+	// Scratch is the folder in which the private folder is made. Empty is $TMPDIR if
+	// that is set; else /dev/shm if it is in memory and has 1 GiB free, for on a disk
+	// making and removing a folder costs a tenth of a short run; else /tmp.
 	Scratch string
 	// Owner is to whom the private folder and the process's ends of its pipes are
 	// given, for a process that Confine makes another user's; nil is the gateway. Every

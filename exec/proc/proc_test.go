@@ -139,6 +139,35 @@ func TestWhatAProcessGets(t *testing.T) {
 	}
 }
 
+// The private folder is where its Spec, the environment and the machine say, in this
+// order.
+func TestScratch(t *testing.T) {
+	t.Setenv("TMPDIR", "")
+	if got := scratch(Spec{Scratch: "/srv"}); got != "/srv" {
+		t.Errorf("named: got %q", got)
+	}
+	spec := self(t, "report")
+	spec.Scratch = ""
+	var r report
+	if err := json.Unmarshal(mustRun(t, spec).Stdout.Head, &r); err != nil {
+		t.Fatal(err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/dev/shm", &fs); err != nil || fs.Type != unix.TMPFS_MAGIC || fs.Bavail*uint64(fs.Bsize) < 1<<30 {
+		t.Skip("no memory to put a folder into")
+	}
+	if filepath.Dir(r.Dir) != "/dev/shm" || r.DirMode != "-rwx------" {
+		t.Errorf("by default: got %s %s", r.Dir, r.DirMode)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	if err := json.Unmarshal(mustRun(t, spec).Stdout.Head, &r); err != nil {
+		t.Fatal(err)
+	}
+	if filepath.Dir(r.Dir) != os.Getenv("TMPDIR") {
+		t.Errorf("with TMPDIR: got %s", r.Dir)
+	}
+}
+
 func TestStdinIsEmptyByDefault(t *testing.T) {
 	var r report
 	if err := json.Unmarshal(mustRun(t, self(t, "report")).Stdout.Head, &r); err != nil {

@@ -35,7 +35,7 @@ func run(ctx context.Context, spec Spec) (res Result, err error) {
 		return Result{}, adoptErr
 	}
 	reapAbandoned()
-	folder, err := os.MkdirTemp(spec.Scratch, "inband-run-")
+	folder, err := os.MkdirTemp(scratch(spec), "inband-run-")
 	if err != nil {
 		return Result{}, fmt.Errorf("private folder: %w", err)
 	}
@@ -64,6 +64,26 @@ func run(ctx context.Context, spec Spec) (res Result, err error) {
 		spec.Keep(kept, res)
 	}
 	return res, err
+}
+
+// memory is where Linux systems mount a file system in memory that everybody may use.
+const memory = "/dev/shm"
+
+// roomInMemory is how much of it must be free for a private folder to be made there.
+const roomInMemory = 1 << 30
+
+// scratch returns where to make a private folder. It looks each time: when the memory
+// fills, the next ones go to the disk.
+func scratch(spec Spec) string {
+	if spec.Scratch != "" || os.Getenv("TMPDIR") != "" {
+		return spec.Scratch
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(memory, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || fs.Bavail*uint64(fs.Bsize) < roomInMemory ||
+		unix.Access(memory, unix.W_OK) != nil {
+		return ""
+	}
+	return memory
 }
 
 var (

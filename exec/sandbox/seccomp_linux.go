@@ -197,11 +197,12 @@ func newest(info *arch.Info) (n int) {
 // verdict is what the number of a system call alone decides.
 type verdict int
 
+// In the order of the instructions at the end of decisions.
 const (
 	allowed verdict = iota
 	refused
-	look // at the arguments
 	newer
+	look // at the arguments, behind the end
 )
 
 // decisions finds the verdict on the loaded number by bisection. It goes on behind its
@@ -223,44 +224,31 @@ func decisions(verdicts map[uint32]verdict, newest uint32) ([]bpf.Instruction, e
 		}
 	}
 	spans = append(spans, span{newest + 1, newer})
+
+	// One comparison between any two spans, then the verdicts.
+	ends := len(spans) - 1
 	var tree []bpf.Instruction
-	var grow func(spans []span) error
-	grow = func(spans []span) error {
+	var grow func(spans []span) (entry int)
+	grow = func(spans []span) int {
 		if len(spans) == 1 {
-			switch spans[0].verdict {
-			case allowed:
-				tree = append(tree, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
-			case refused:
-				tree = append(tree, bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
-			case newer:
-				tree = append(tree, bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)})
-			case look:
-				tree = append(tree, bpf.Jump{}) // to the end, which is not known yet
-			}
-			return nil
+			return ends + int(spans[0].verdict)
 		}
 		half := len(spans) / 2
 		at := len(tree)
 		tree = append(tree, nil)
-		if err := grow(spans[:half]); err != nil {
-			return err
-		}
-		skip := len(tree) - at - 1
-		if skip > math.MaxUint8 {
-			return errors.New("the lists are too long for one filter")
-		}
-		tree[at] = bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[half].from, SkipTrue: uint8(skip)}
-		return grow(spans[half:])
+		below := grow(spans[:half]) - at - 1
+		above := grow(spans[half:]) - at - 1
+		tree[at] = bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[half].from, SkipTrue: uint8(above), SkipFalse: uint8(below)}
+		return at
 	}
-	if err := grow(spans); err != nil {
-		return nil, err
+	if ends+int(look) > math.MaxUint8 {
+		return nil, errors.New("the lists are too long for one filter")
 	}
-	for i := range tree {
-		if _, ok := tree[i].(bpf.Jump); ok {
-			tree[i] = bpf.Jump{Skip: uint32(len(tree) - i - 1)}
-		}
-	}
-	return tree, nil
+	grow(spans)
+	return append(tree,
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}), nil
 }
 
 // ioctls are the requests of ioctl that are refused.
