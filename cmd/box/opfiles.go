@@ -177,7 +177,7 @@ func taken(files []ops.File) ops.FileErrors {
 // are.
 func bindOpFiles(files []ops.File) (bound []ops.Bound, doubts []command.Problem) {
 	for _, f := range files {
-		b, d := command.Bind(f)
+		b, d := command.Bind(f, command.Config{})
 		bound, doubts = append(bound, b...), append(doubts, d...)
 	}
 	return bound, doubts
@@ -192,14 +192,19 @@ func loadOpFiles(dir string, log *slog.Logger) ([]ops.Bound, error) {
 		return nil, err
 	}
 	bound, doubts := bindOpFiles(files)
-	for _, d := range doubts {
-		log.Warn("an op cannot run", "op", d.Op, "file", d.File, "line", d.Line, "why", d.Err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a start or a reload, which nobody cancels
 	defer cancel()
-	if err := command.Prove(ctx, bound); err != nil {
-		for line := range strings.Lines(err.Error()) {
-			log.Error("an op is disabled", "why", strings.TrimSpace(line))
+	err = command.Prove(ctx, bound)
+	disabled := command.Disabled(bound)
+	if err != nil && len(disabled) == 0 {
+		log.Error("the sandbox could not be tried", "err", err)
+	}
+	for _, d := range disabled {
+		log.Error("an op is disabled", "op", d.Op, "file", d.File, "line", d.Line, "why", d.Err)
+	}
+	for _, d := range doubts {
+		if !slices.ContainsFunc(disabled, func(p command.Problem) bool { return p.Op == d.Op }) {
+			log.Warn("an op cannot run", "op", d.Op, "file", d.File, "line", d.Line, "why", d.Err)
 		}
 	}
 	return bound, nil

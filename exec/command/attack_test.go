@@ -226,9 +226,8 @@ func regain() error {
 	return unix.Capset(&header, &data[0])
 }
 
-// besiege runs the attack inside a read op, as the user of this process, and prints
-// each attempt and how it ended. This process stands for the gateway.
-func besiege(dir string) error {
+// besiege runs the attack inside a read op, as the user runAs, and prints each attempt and how it ended. This process stands for the gateway.
+func besiege(dir, runAs string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -248,8 +247,8 @@ func besiege(dir string) error {
 	}
 	o := ops.Op{Name: "t.attack", Provider: "t", Summary: "Attack", Timeout: time.Minute, Command: &ops.Command{
 		Argv: []ops.Arg{word(self), word("helper"), word("attack"), word(string(aim))}, OutputMax: 64 << 10,
-		FS: ops.Paths{Read: []string{"/proc"}}}}
-	e, err := New(o)
+		FS: ops.Paths{Read: []string{"/proc"}}, RunAs: runAs}}
+	e, err := New(o, testConfig)
 	if err != nil {
 		return err
 	}
@@ -285,12 +284,18 @@ func TestAttack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	users := map[string]*syscall.Credential{"this user": nil}
-	if os.Geteuid() == 0 {
-		users["nobody"] = &syscall.Credential{Uid: 65534, Gid: 65534}
+	type siege struct {
+		gateway *syscall.Credential // nil for this user
+		runAs   string
 	}
-	for name, credential := range users {
+	sieges := map[string]siege{"this user": {nil, own()}}
+	if os.Geteuid() == 0 {
+		sieges["nobody"] = siege{&syscall.Credential{Uid: 65534, Gid: 65534}, ""}
+		sieges["root and nobody in it"] = siege{nil, ""}
+	}
+	for name, s := range sieges {
 		t.Run(name, func(t *testing.T) {
+			credential := s.gateway
 			dir, err := os.MkdirTemp("", "inband-attack-") // the folders of t.TempDir are closed to others
 			if err != nil {
 				t.Fatal(err)
@@ -313,7 +318,7 @@ func TestAttack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cmd := exec.Command(program, "helper", "besiege", mine)
+			cmd := exec.Command(program, "helper", "besiege", mine, s.runAs)
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "GATEWAY_SECRET=x")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}

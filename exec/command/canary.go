@@ -18,6 +18,10 @@ import (
 // canaryName is the name that a canary runs under.
 const canaryName = "inband-canary"
 
+// runningProgram is the program that runs, which another user may execute wherever it
+// stands, also below folders that are closed to that user.
+const runningProgram = "/proc/self/exe"
+
 // canaryTime bounds one canary.
 const canaryTime = 10 * time.Second
 
@@ -54,7 +58,7 @@ func Canary() {
 
 // Prove starts this program as a canary in the sandbox of each kind that the ops of
 // bound have, and disables the ops whose sandbox does not hold: their calls are
-// UNAVAILABLE. Kinds differ in their layers; the paths of an op are rules within one.
+// SANDBOX_UNAVAILABLE. Kinds differ in their layers; the paths of an op are rules within one.
 // It returns what did not hold. It must be done before any of the ops is executed, and
 // main must call [Canary].
 func Prove(ctx context.Context, bound []ops.Bound) error {
@@ -75,7 +79,7 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 	var errs []error
 	for _, b := range bound {
 		e, ok := b.Executor.(*executor)
-		if !ok || e.broken != nil {
+		if !ok || e.broken != nil || e.op.Command.Unconfined {
 			continue
 		}
 		l := e.box.Layers()
@@ -98,7 +102,7 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 
 // prove runs one canary in a sandbox like e's that holds no paths but the program's.
 func (e *executor) prove(ctx context.Context, self string, a aim) error {
-	p := policy(&e.op)
+	p := policy(&e.op, e.user)
 	p.Program, p.Read, p.Write, p.Exec = self, nil, nil, nil
 	box, err := e.confine(p)
 	if err != nil {
@@ -108,8 +112,9 @@ func (e *executor) prove(ctx context.Context, self string, a aim) error {
 	if err != nil {
 		return err
 	}
-	res, err := proc.Run(ctx, proc.Spec{Argv: []string{canaryName, string(raw)}, Path: self, Env: environment,
-		Timeout: canaryTime, OutputMax: 4 << 10, Confine: box.Confine, Limit: box.Limit})
+	spec := proc.Spec{Argv: []string{canaryName, string(raw)}, Path: runningProgram, Env: standardEnvironment,
+		Timeout: canaryTime, OutputMax: 4 << 10, Confine: box.Confine, Limit: box.Limit, Owner: owned(e.user)}
+	res, err := proc.Run(ctx, spec)
 	if err != nil {
 		return err
 	}

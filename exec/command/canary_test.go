@@ -52,7 +52,7 @@ func TestCanary(t *testing.T) {
 		o := op(t, "argv")
 		o.Command.Argv = []ops.Arg{word("/bin/true")}
 		o.Command.Limits.NoFile = 64
-		e, err := prepare(o)
+		e, err := prepare(o, testConfig)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestCanary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f := failure(t, out, ops.Failed, ops.Unavailable); f.Details["started"] != false {
+		if f := failure(t, out, ops.Failed, ops.NoSandbox); f.Details["started"] != false {
 			t.Errorf("without %s: got %v", without, f.Details)
 		}
 	}
@@ -104,7 +104,7 @@ func TestProveHolds(t *testing.T) {
 		if raceEnabled {
 			o.Command.Limits.Memory = 0 // the race detector takes terabytes of addresses
 		}
-		e, err := New(o)
+		e, err := New(o, testConfig)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 	"unicode"
 
 	"inband/exec/proc"
@@ -40,18 +39,32 @@ type Output struct {
 // maxDetail bounds each stream in the details of a fault, in bytes: its end.
 const maxDetail = 4 << 10
 
-// environment is what every program sees.
-var environment = []string{"LANG=C.UTF-8"}
+// Config is what the gateway lets its command ops have. The zero value lets them have
+// nothing beyond their op files.
+type Config struct {
+	// Credentials are the secrets that ops may refer to.
+	Credentials Credentials
+	// AllowRoot lets ops run as root that say so (run_as: root).
+	AllowRoot bool
+	// AllowUnconfined are the ops that may say sandbox: none.
+	AllowUnconfined []ops.OpName
+}
 
 type executor struct {
-	op ops.Op
+	op     ops.Op
+	config Config
+	digest string // of the definition
 	// definition is where op stands, for Disabled; its file is empty for New.
 	definition ops.Definition
+	// user is who the program runs as, nil for the gateway's own user.
+	user *sandbox.User
 	// box confines each run; broken says why there is none, and nothing runs then.
 	box    confiner
 	broken error
 	// confine makes box and that of the canary; sandbox.New but in tests.
 	confine func(sandbox.Policy) (confiner, error)
+	// checks are those of the op, with their expressions.
+	checks []check
 	// digests are those of the files that the op names.
 	digests digests
 }
@@ -67,8 +80,8 @@ var _ ops.Executor = (*executor)(nil)
 
 // New returns what runs op, a command op. An error means that op cannot be run
 // as things are and names the reason; see Check for those of the program.
-func New(op ops.Op) (ops.Executor, error) {
-	e, err := prepare(op)
+func New(op ops.Op, config Config) (ops.Executor, error) {
+	e, err := prepare(op, config)
 	if err != nil {
 		return nil, err
 	}
@@ -85,43 +98,64 @@ func (e *executor) problem() error {
 }
 
 // prepare makes the executor of an op whose program has not been looked at.
-func prepare(op ops.Op) (*executor, error) {
+func prepare(op ops.Op, config Config) (*executor, error) {
 	op.Params = slices.Clone(op.Params)
-	if err := op.Check(); err != nil {
+	e := &executor{config: config, confine: newSandbox}
+	registry, err := ops.New(ops.Bound{Op: op, Executor: e}) // which checks it and takes its digest
+	if err != nil {
 		return nil, err
 	}
+	entry, _ := registry.Lookup(op.Name)
+	e.op, e.digest = entry.Op, entry.Digest
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	if e.user, e.broken = config.user(&e.op); e.broken == nil {
+		e.box, e.broken = e.sandbox()
+	}
+	return e, nil
+}
+
+// check says why op could never be run, and completes what it leaves to defaults.
+func (e *executor) check() (err error) {
+	op := &e.op
 	if op.Command == nil || len(op.Command.Argv) == 0 || op.Command.Argv[0].Word == "" {
-		return nil, errors.New("it names no program")
+		return errors.New("it names no program")
 	}
 	if op.Command.OutputMax < 1 || op.Command.OutputMax > ops.MaxOutput {
-		return nil, fmt.Errorf("it keeps %d bytes of output; want 1 to %d", op.Command.OutputMax, ops.MaxOutput)
+		return fmt.Errorf("it keeps %d bytes of output; want 1 to %d", op.Command.OutputMax, ops.MaxOutput)
 	}
 	if op.Timeout == 0 {
 		op.Timeout = ops.DefaultTimeout
 	}
 	if op.Timeout < ops.MinTimeout || op.Timeout > ops.MaxTimeout {
-		return nil, fmt.Errorf("its timeout is %s; want %s to %s", op.Timeout, ops.MinTimeout, ops.MaxTimeout)
+		return fmt.Errorf("its timeout is %s; want %s to %s", op.Timeout, ops.MinTimeout, ops.MaxTimeout)
 	}
-	if err := checkParams(&op); err != nil {
-		return nil, err
+	if err := checkParams(op); err != nil {
+		return err
 	}
-	if err := disguised(&op); err != nil {
-		return nil, err
+	if err := disguised(op); err != nil {
+		return err
 	}
-	e := &executor{op: op, confine: newSandbox}
-	e.box, e.broken = e.confine(policy(&op))
-	return e, nil
+	e.checks, err = compileChecks(op.Command.Checks)
+	return err
 }
 
-func newSandbox(p sandbox.Policy) (confiner, error) { return sandbox.New(p) }
+func newSandbox(p sandbox.Policy) (confiner, error) {
+	s, err := sandbox.New(p)
+	if err != nil {
+		return nil, err // and not a confiner that holds nothing
+	}
+	return s, nil
+}
 
 // policy is what the sandbox keeps op's program to.
-func policy(op *ops.Op) sandbox.Policy {
+func policy(op *ops.Op, user *sandbox.User) sandbox.Policy {
 	c := op.Command
 	p := sandbox.Policy{
 		Program: c.Argv[0].Word, Read: c.FS.Read, Write: c.FS.Write, Exec: c.FS.Exec, Network: sandbox.Network(c.Network),
-		Reads:  !op.SideEffecting,
-		Limits: sandbox.Limits{NoFile: uint64(c.Limits.NoFile), CPU: c.Limits.CPU, Memory: uint64(c.Limits.Memory)},
+		Reads: !op.SideEffecting, User: user, Require: c.Require,
+		Limits: sandbox.Limits{NoFile: uint64(c.Limits.NoFile), CPU: c.Limits.CPU, Memory: uint64(c.Limits.Memory), Processes: uint64(c.Limits.Processes)},
 	}
 	if c.Limits.FSize != nil {
 		size := uint64(*c.Limits.FSize)
@@ -148,11 +182,11 @@ func (p Problem) Unwrap() error { return p.Err }
 // missing or must not be started is bound too, so that it is listed and its calls
 // say what is the matter, and it is among the problems. An op that could never be
 // run is a problem and is not bound.
-func Bind(file ops.File) ([]ops.Bound, []Problem) {
+func Bind(file ops.File, config Config) ([]ops.Bound, []Problem) {
 	var bound []ops.Bound
 	var problems []Problem
 	for _, d := range file.Ops {
-		e, err := prepare(d.Op)
+		e, err := prepare(d.Op, config)
 		if err == nil {
 			e.definition = d
 			bound = append(bound, ops.Bound{Op: d.Op, Executor: e})
@@ -180,36 +214,76 @@ func Disabled(bound []ops.Bound) []Problem {
 	return problems
 }
 
-// Execute runs the program once. It returns an error only when the program was
-// started and how it ended cannot be known.
+// Execute runs the program once. Its outcome carries a Receipt, unless the parameters
+// were refused. It returns no error: a run of which nobody can know how it ended is
+// Unknown, or for an op without side effects a failure.
 func (e *executor) Execute(ctx context.Context, call ops.Call) (ops.Outcome, error) {
 	values, _, fault := e.op.Params.Parse(call.Params)
 	if fault != nil {
 		return ops.Failure(fault), nil
 	}
+	r := e.receipt()
+	return r.attach(e.execute(ctx, values, r)), nil
+}
+
+func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) ops.Outcome {
+	if e.broken != nil {
+		return ops.Failure(e.disabled())
+	}
 	program, err := e.examine(e.op.Command.Argv[0].Word, e.op.Command.SHA256)
 	if err != nil {
-		return ops.Failure(notRun(ops.Unavailable, "op %s cannot be run here: %v", e.op.Name, err)), nil
+		return ops.Failure(notRun(ops.Unavailable, "op %s cannot be run here: %v", e.op.Name, err))
 	}
-	if e.broken != nil {
-		return ops.Failure(notRun(ops.Unavailable, "op %s is disabled: %v", e.op.Name, e.broken)), nil
-	}
+	r.Program.File, r.Program.SHA256 = program.files[0].real, program.sha256
 	l, fault := e.launch(values)
+	r.Argv = l.argv
+	for _, s := range l.secrets {
+		r.Credentials = append(r.Credentials, s.ref)
+	}
 	if fault != nil {
-		return ops.Failure(fault), nil
+		return ops.Failure(fault)
 	}
 	defer l.close()
-	res, err := proc.Run(ctx, proc.Spec{
-		Argv: l.argv, Stdin: l.stdin, StdinFile: l.in, Env: environment, Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
+	spec := proc.Spec{
+		Argv: l.argv, Stdin: l.stdin, StdinFile: l.in, Files: l.files, Env: l.env,
+		Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
 		Confine: e.box.Confine,
 		Limit: func(pid int) error {
 			return errors.Join(program.started(pid), e.box.Limit(pid))
 		},
-	})
-	if err != nil {
-		return e.notStarted(ctx, err), nil
+		Owner: owned(e.user),
 	}
-	return e.outcome(ctx, res)
+	res, err := proc.Run(ctx, spec)
+	if err != nil {
+		return e.notStarted(ctx, err)
+	}
+	layers := e.box.Layers()
+	r.Layers = &layers
+	return e.outcome(ctx, e.account(r, res, l), r)
+}
+
+// account takes the secrets out of what is known of a run, and writes the receipt.
+func (e *executor) account(r *Receipt, res proc.Result, l *launch) proc.Result {
+	passed := e.try(res)
+	b := newBlotter(l.secrets)
+	out, errs := b.output(res.Stdout), b.output(res.Stderr)
+	for i, name := range res.LeftBehind {
+		res.LeftBehind[i] = plain(strings.ToValidUTF8(string(b.text([]byte(name))), "\uFFFD"))
+	}
+	r.ended(res, b.count)
+	res.Stdout, res.Stderr = out, errs
+	r.Checks = passed
+	return res
+}
+
+// disabled is the fault of an op that no call runs.
+func (e *executor) disabled() *ops.Fault {
+	f := notRun(ops.NoSandbox, "op %s is disabled: %v", e.op.Name, e.broken)
+	var missing *sandbox.MissingError
+	if errors.As(e.broken, &missing) {
+		f = f.With("missing", missing.Layers)
+	}
+	return f
 }
 
 func notRun(code ops.Code, format string, args ...any) *ops.Fault {
@@ -233,29 +307,31 @@ func (e *executor) notStarted(ctx context.Context, err error) ops.Outcome {
 }
 
 // outcome says what came of a run.
-func (e *executor) outcome(ctx context.Context, res proc.Result) (ops.Outcome, error) {
-	if res.Unknown {
-		return ops.Outcome{}, fmt.Errorf("op %s: %s", e.op.Name, res.Why)
-	}
-	took := res.Ended.Sub(res.Started)
+func (e *executor) outcome(ctx context.Context, res proc.Result, r *Receipt) ops.Outcome {
 	deadline := res.Stopped == proc.Deadline || res.Stopped == proc.Cancelled && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
+	case res.Unknown && e.op.SideEffecting:
+		return ops.Outcome{State: ops.Unknown, Fault: e.detail(res, ops.Faultf(ops.OutcomeUnknown,
+			"op %s was started and nobody can know how it ended: %s; it may have acted, wholly or in part", e.op.Name, res.Why))}
 	case deadline:
-		return ops.Failure(e.detail(res, ops.Faultf(ops.TimedOut, "op %s was stopped at its deadline after %s",
-			e.op.Name, took.Round(time.Millisecond)))), nil
+		return ops.Failure(e.detail(res, ops.Faultf(ops.TimedOut, "op %s was stopped at its deadline after %s", e.op.Name, took(res))))
 	case res.Stopped == proc.Cancelled:
 		return ops.Outcome{State: ops.Cancelled, Fault: e.detail(res, ops.Faultf(ops.CallCancelled,
-			"op %s was cancelled while it ran and has been stopped; what it had done by then stands", e.op.Name))}, nil
+			"op %s was cancelled while it ran and has been stopped; what it had done by then stands", e.op.Name))}
+	case res.Unknown:
+		return ops.Failure(e.detail(res, ops.Faultf(ops.Internal, "op %s was started and nobody can know how it ended: %s", e.op.Name, res.Why)))
 	case res.Signal != 0:
 		return ops.Failure(e.detail(res, ops.Faultf(ops.OpFailed, "op %s was ended by a signal: %v%s",
-			e.op.Name, res.Signal, lastLine(res.Stderr)))), nil
-	case res.Exit != 0:
-		return ops.Failure(e.detail(res, ops.Faultf(ops.OpFailed, "op %s failed with exit code %d%s",
-			e.op.Name, res.Exit, lastLine(res.Stderr)))), nil
+			e.op.Name, res.Signal, lastLine(res.Stderr))))
+	}
+	for _, c := range r.Checks {
+		if !c.Held {
+			return ops.Failure(e.detail(res, failedCheck(e.op.Name, c.Check, res)))
+		}
 	}
 	out := Output{
 		ExitCode: res.Exit, Truncated: res.Truncated(), DroppedBytes: res.Stdout.Dropped + res.Stderr.Dropped,
-		DurationMS: took.Milliseconds(), LeftBehind: readable(res.LeftBehind),
+		DurationMS: r.DurationMS, LeftBehind: res.LeftBehind,
 		Layers: e.box.Layers(),
 	}
 	out.Stdout, out.StdoutBase64 = render(res.Stdout)
@@ -264,20 +340,22 @@ func (e *executor) outcome(ctx context.Context, res proc.Result) (ops.Outcome, e
 	if out.Stdout == "" && out.Stderr != "" {
 		show = "/stderr"
 	}
-	return ops.Success(ops.NewResult(out, show)), nil
+	return ops.Success(ops.NewResult(out, show))
 }
 
 // detail adds to f what is known of the run.
 func (e *executor) detail(res proc.Result, f *ops.Fault) *ops.Fault {
 	f = f.With("started", true).With("duration_ms", res.Ended.Sub(res.Started).Milliseconds()).
 		With("stdout", end(res.Stdout)).With("stderr", end(res.Stderr)).With("layers", e.box.Layers())
-	if res.Signal != 0 {
+	switch {
+	case res.Unknown:
+	case res.Signal != 0:
 		f = f.With("signal", res.Signal.String())
-	} else {
+	default:
 		f = f.With("exit_code", res.Exit)
 	}
 	if res.LeftBehind != nil {
-		f = f.With("left_behind", readable(res.LeftBehind))
+		f = f.With("left_behind", res.LeftBehind)
 	}
 	if res.Survivors > 0 {
 		f = f.With("survivors", res.Survivors)
@@ -330,14 +408,4 @@ func plain(s string) string {
 		}
 		return r
 	}, s))
-}
-
-// readable makes the names of processes, which these choose themselves, safe to
-// show.
-func readable(names []string) []string {
-	var out []string
-	for _, n := range names {
-		out = append(out, plain(strings.ToValidUTF8(n, "\uFFFD")))
-	}
-	return out
 }

@@ -21,6 +21,18 @@ import (
 func word(s string) ops.Arg  { return ops.Arg{Word: s} }
 func param(s string) ops.Arg { return ops.Arg{Param: s} }
 
+// testConfig lets ops run as root, since the test binary stands where nobody else may
+// look.
+var testConfig = Config{AllowRoot: true}
+
+// own is run_as for the user that the test runs as.
+func own() string {
+	if os.Geteuid() == 0 {
+		return "root"
+	}
+	return ""
+}
+
 // op is an op that runs a mode of this test binary's helper.
 func op(t testing.TB, mode string, rest ...ops.Arg) ops.Op {
 	t.Helper()
@@ -29,12 +41,12 @@ func op(t testing.TB, mode string, rest ...ops.Arg) ops.Op {
 		t.Fatal(err)
 	}
 	return ops.Op{Name: "t.op", Provider: "t", Summary: "For tests", Timeout: time.Minute,
-		Command: &ops.Command{Argv: append([]ops.Arg{word(exe), word("helper"), word(mode)}, rest...), OutputMax: 64 << 10}}
+		Command: &ops.Command{Argv: append([]ops.Arg{word(exe), word("helper"), word(mode)}, rest...), OutputMax: 64 << 10, RunAs: own()}}
 }
 
 func execute(t testing.TB, op ops.Op, params string) ops.Outcome {
 	t.Helper()
-	e, err := New(op)
+	e, err := New(op, testConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +217,7 @@ func TestCancel(t *testing.T) {
 	ready := filepath.Join(t.TempDir(), "ready")
 	o := op(t, "ready", word(ready))
 	o.SideEffecting, o.Command.FS.Write = true, []string{filepath.Dir(ready)}
-	e, err := New(o)
+	e, err := New(o, testConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +330,7 @@ func TestCheck(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	missing := op(t, "argv")
 	missing.Command.Argv[0].Word = "/nonexistent/program"
-	if _, err := New(missing); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "/nonexistent/program") {
+	if _, err := New(missing, testConfig); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "/nonexistent/program") {
 		t.Errorf("missing: got %v", err)
 	}
 	dir := t.TempDir()
@@ -343,7 +355,7 @@ func TestNewRefuses(t *testing.T) {
 		o := op(t, "argv")
 		o.Params = slices.Clone(everyType)
 		change(&o)
-		if e, err := New(o); err == nil {
+		if e, err := New(o, testConfig); err == nil {
 			t.Errorf("%s: got %v", name, e)
 		}
 	}
@@ -352,18 +364,22 @@ func TestNewRefuses(t *testing.T) {
 const opFile = `provider: t
 ops:
   t.good: {summary: a, side_effecting: false, argv: [/bin/true]}
-  t.missing: {summary: a, side_effecting: false, argv: [%s]}
+  t.missing: {summary: a, side_effecting: false, argv: [%s]%s}
 `
 
 // A missing program leaves its op listed, its calls failing plainly, and the
 // others working; once it is there, the op works.
 func TestBind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "later")
-	file, err := ops.ReadFile("t.yaml", fmt.Appendf(nil, opFile, path))
+	runAs := ""
+	if own() != "" {
+		runAs = ", run_as: " + own()
+	}
+	file, err := ops.ReadFile("t.yaml", fmt.Appendf(nil, opFile, path, runAs))
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound, problems := Bind(file)
+	bound, problems := Bind(file, testConfig)
 	if len(bound) != 2 || len(problems) != 1 || problems[0].Op != "t.missing" || problems[0].Line != 4 || !errors.Is(problems[0], fs.ErrNotExist) {
 		t.Fatalf("got %v, %v", bound, problems)
 	}
@@ -395,7 +411,7 @@ func TestShippedOps(t *testing.T) {
 	}
 	var all []ops.Bound
 	for _, file := range files {
-		bound, problems := Bind(file)
+		bound, problems := Bind(file, testConfig)
 		for _, p := range problems {
 			if !errors.Is(p, fs.ErrNotExist) {
 				t.Errorf("%v", p)
@@ -433,7 +449,7 @@ func TestShippedOpsReadTheMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound, _ := Bind(files[0])
+	bound, _ := Bind(files[0], testConfig)
 	out, err := bound[0].Executor.Execute(t.Context(), ops.Call{Params: json.RawMessage(`{}`)})
 	if err != nil {
 		t.Fatal(err)
@@ -448,7 +464,7 @@ func TestManyAtOnce(t *testing.T) {
 	o := op(t, "argv", word("--"), param("p"))
 	o.Command.Argv = []ops.Arg{word("/bin/echo"), param("p")}
 	o.Params = ops.Params{{Name: "p", Type: ops.Pattern, Pattern: "[a-z0-9.]+", Max: 40}}
-	e, err := New(o)
+	e, err := New(o, testConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -479,7 +495,7 @@ func TestManyAtOnce(t *testing.T) {
 func BenchmarkBars(b *testing.B) {
 	o := op(b, "argv")
 	o.Command.Argv = []ops.Arg{word("/bin/echo"), word("hello")}
-	e, err := New(o)
+	e, err := New(o, testConfig)
 	if err != nil {
 		b.Fatal(err)
 	}

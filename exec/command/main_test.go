@@ -72,7 +72,7 @@ func helper(mode string, args []string) {
 		function := &entry
 		(*(*func())(unsafe.Pointer(&function)))()
 	case "besiege":
-		if err := besiege(args[0]); err != nil {
+		if err := besiege(args[0], args[1]); err != nil {
 			fmt.Println(err)
 			syscall.Exit(1)
 		}

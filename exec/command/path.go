@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"inband/exec/sandbox"
 	"inband/ops"
 )
 
@@ -42,7 +43,17 @@ func openRoot(path string) (below, error) {
 // look returns what value, one of the path parameter p, names. The root may hold links
 // that stay below it; what leads out of it, and what is no file or folder as p says, is
 // a fault. Nothing is opened.
-func look(p *ops.Param, value string) (fs.FileInfo, *ops.Fault) {
+//
+// It looks as the user u, nil for the gateway's own, so that a call reaches no file that
+// its program's user could not.
+func look(p *ops.Param, value string, u *sandbox.User) (info fs.FileInfo, fault *ops.Fault) {
+	if err := asUser(u, func() { info, fault = lookHere(p, value) }); err != nil {
+		return nil, notRun(ops.Unavailable, "parameter %s: %v; nothing ran", p.Name, err)
+	}
+	return info, fault
+}
+
+func lookHere(p *ops.Param, value string) (fs.FileInfo, *ops.Fault) {
 	root, err := openRoot(p.Root)
 	if err != nil {
 		return nil, notRun(ops.Unavailable, "the root of parameter %s cannot be had: %v; nothing ran", p.Name, err)
@@ -58,8 +69,18 @@ func look(p *ops.Param, value string) (fs.FileInfo, *ops.Fault) {
 // open opens for reading what value, one of the path parameter p, names, as look finds
 // it. It waits for nobody: a pipe or a device is not opened, and if one is put there at
 // the last moment it is not read.
-func open(p *ops.Param, value string) (*os.File, *ops.Fault) {
-	if _, fault := look(p, value); fault != nil { // opening alone may act on a device
+func open(p *ops.Param, value string, u *sandbox.User) (f *os.File, fault *ops.Fault) {
+	if err := asUser(u, func() { f, fault = openHere(p, value) }); err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, notRun(ops.Unavailable, "parameter %s: %v; nothing ran", p.Name, err)
+	}
+	return f, fault
+}
+
+func openHere(p *ops.Param, value string) (*os.File, *ops.Fault) {
+	if _, fault := lookHere(p, value); fault != nil { // opening alone may act on a device
 		return nil, fault
 	}
 	root, err := openRoot(p.Root)

@@ -123,7 +123,7 @@ func TestPathParameters(t *testing.T) {
 // the one that was opened, whatever stands at its path by then.
 func TestPathSwapped(t *testing.T) {
 	root := quarry(t)
-	e, err := prepare(pathOp(t, root))
+	e, err := prepare(pathOp(t, root), testConfig)
 	if err != nil {
 		t.Fatal(err)
 	}

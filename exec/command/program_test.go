@@ -66,7 +66,7 @@ func TestReplacedProgram(t *testing.T) {
 				path := make(t, t.TempDir())
 				o := op(t, "")
 				o.Command.Argv = []ops.Arg{word(path)}
-				e, err := prepare(o)
+				e, err := prepare(o, testConfig)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -96,7 +96,7 @@ func TestPin(t *testing.T) {
 	sum := sha256.Sum256(b)
 	o := op(t, "")
 	o.Command.Argv, o.Command.SHA256 = []ops.Arg{word(path)}, hex.EncodeToString(sum[:])
-	e, err := New(o)
+	e, err := New(o, testConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestPin(t *testing.T) {
 	if f := failure(t, out, ops.Failed, ops.Unavailable); !strings.Contains(f.Message, o.Command.SHA256) || f.Details["started"] != false {
 		t.Errorf("got %v %v", f, f.Details)
 	}
-	if _, err := New(o); err == nil {
+	if _, err := New(o, testConfig); err == nil {
 		t.Error("an op whose program has another digest was bound")
 	}
 }

@@ -1,0 +1,84 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+
+	"inband/exec/proc"
+	"inband/exec/sandbox"
+	"inband/ops"
+)
+
+// nobody is who the ops of a root gateway run as, unless they name somebody.
+const nobody = "nobody"
+
+// overflow is the id that nobody has where no nobody is known, which is that of the
+// kernel for ids that it cannot show.
+const overflow = 65534
+
+// user is who op runs as, nil for the gateway's own user. The error says why it may not
+// or cannot.
+func (c *Config) user(op *ops.Op) (*sandbox.User, error) {
+	name := op.Command.RunAs
+	if name == "" {
+		if os.Geteuid() != 0 {
+			return nil, nil
+		}
+		name = nobody
+	}
+	u, err := lookupUser(name)
+	if err != nil {
+		return nil, &sandbox.MissingError{Layers: []string{sandbox.LayerRunAs}, Err: err}
+	}
+	switch {
+	case u.UID == 0 && os.Geteuid() == 0 && !c.AllowRoot:
+		return nil, &sandbox.MissingError{Layers: []string{sandbox.LayerRunAs},
+			Err: errors.New("run_as: the gateway's configuration does not let ops run as root")}
+	case int(u.UID) == os.Geteuid() && int(u.GID) == os.Getegid():
+		return nil, nil
+	}
+	return u, nil
+}
+
+func lookupUser(name string) (*sandbox.User, error) {
+	found, err := user.Lookup(name)
+	if err != nil {
+		if name == nobody {
+			return &sandbox.User{Name: nobody, UID: overflow, GID: overflow}, nil
+		}
+		return nil, fmt.Errorf("run_as: %w", err)
+	}
+	uid, badUID := strconv.ParseUint(found.Uid, 10, 32)
+	gid, badGID := strconv.ParseUint(found.Gid, 10, 32)
+	if err := errors.Join(badUID, badGID); err != nil {
+		return nil, fmt.Errorf("run_as: user %s: %w", name, err)
+	}
+	return &sandbox.User{Name: name, UID: uint32(uid), GID: uint32(gid)}, nil
+}
+
+// owned is whose the private folder of a run is.
+func owned(u *sandbox.User) *proc.Owner {
+	if u == nil {
+		return nil
+	}
+	return &proc.Owner{UID: u.UID, GID: u.GID}
+}
+
+// sandbox makes what confines the program.
+func (e *executor) sandbox() (confiner, error) {
+	if !e.op.Command.Unconfined {
+		return e.confine(policy(&e.op, e.user))
+	}
+	if !slices.Contains(e.config.AllowUnconfined, e.op.Name) {
+		return nil, errors.New("sandbox: none: the gateway's configuration does not let it run without a sandbox")
+	}
+	box, err := unconfine(policy(&e.op, e.user), e.user != nil)
+	if err != nil && e.user == nil && e.op.Command.Limits == (ops.Limits{}) {
+		return unconfine(sandbox.Policy{}, false) // there is nothing that it takes a sandbox for
+	}
+	return box, err
+}
