@@ -52,12 +52,12 @@ var held = []heldCase{
 	{"x21", pending, ""},
 	{"x22", pending, ""},
 	{"x23", pending, ""},
-	{"x24", pending, ""},
+	{"x24", "tests.TestBadOpFiles ops.TestReadFileRefuses/timeout_0", ""},
 	{"x25", pending, ""},
 	{"x26", "tests.TestOutputIsShownSafely cmd/box.TestClean cmd/box.TestCleanJSON", ""},
 	{"x27", "tests.TestOnlyWhatIsListed/x27", ""},
 	{"x28", "tests.TestOnlyWhatIsListed/x28", ""},
-	{"x29", pending, ""},
+	{"x29", "tests.TestProgramsThatRunOthers ops.TestDispatches ops.TestShippedFiles", ""},
 	{"x30", "tests.TestOnlyWhatIsDeclared", ""},
 	{"x31", "tests.TestOnlyWhatIsListed/x31", ""},
 	{"x32", "ops.TestReadFileRefuses/env_-S ops.TestReadFileRefuses/shell ops.TestReadFileRefuses/brace_in_a_word exec/command.TestNewRefuses/env_in_disguise", ""},
@@ -92,7 +92,7 @@ var held = []heldCase{
 	{"x61", pending, ""},
 	{"x62", pending, ""},
 	{"x63", pending, ""},
-	{"x64", pending, ""},
+	{"x64", "tests.TestBadOpFiles tests.TestOpWithoutPermission tests.TestReloadUnderLoad cmd/box.TestReloadKeepsTheOldOps", ""},
 }
 
 func TestExecCases(t *testing.T) {
