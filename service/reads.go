@@ -79,6 +79,8 @@ type About struct {
 	Config    any             // what it runs with, without secrets
 	Adaptors  []string        // by name
 	Missing   func() []string // what keeps it from being ready, nothing if it is
+	// Condition is what its ops have. Nil is the zero value.
+	Condition func() Condition
 }
 
 // NewReads returns the reads of the door, the identities and the gateway itself.
@@ -160,7 +162,14 @@ func (d *Door) status(ctx context.Context, about About) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	var c Condition
+	if about.Condition != nil {
+		c = about.Condition()
+	}
 	return map[string]any{
+		"sandbox":    append([]Layer{}, c.Layers...),
+		"disabled":   append([]DisabledOp{}, c.Disabled...),
+		"reloads":    c.Reloads,
 		"version":    about.Version,
 		"boot":       d.store.Boot(),
 		"started_at": ops.Stamp(about.StartedAt),

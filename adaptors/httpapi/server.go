@@ -56,7 +56,7 @@ type Events interface {
 	Head(ctx context.Context) (int64, error)
 }
 
-// Config is what a Server stands on. All but Hosts and Limits is required.
+// Config is what a Server stands on. All but Sandbox, Hosts and Limits is required.
 type Config struct {
 	Door       Door
 	Reads      Reads
@@ -70,8 +70,11 @@ type Config struct {
 	// the JSON of POST /v1/ops/reload. Its error is a fault that says what is wrong
 	// with them.
 	Reload func(context.Context) (any, error)
-	// Ready names what keeps the gateway from being ready, nothing if it is.
+	// Ready names what keeps the gateway from being ready, nothing if it is. Strangers
+	// read it.
 	Ready func() []string
+	// Sandbox is the layers of it that the gateway has. Strangers read it.
+	Sandbox []service.Layer
 
 	Version string       // of the API's document
 	Hosts   []string     // names of this gateway besides localhost, 127.0.0.1 and ::1
@@ -134,6 +137,7 @@ type Server struct {
 	audited    notary.Source
 	reload     func(context.Context) (any, error)
 	ready      func() []string
+	sandbox    []service.Layer
 	log        *slog.Logger
 	limits     Limits
 
@@ -160,7 +164,7 @@ func New(c Config) (*Server, error) {
 	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
 		c.Notary == nil || c.Audited == nil ||
 		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
-		return nil, errors.New("httpapi: every field of Config but Hosts and Limits is required")
+		return nil, errors.New("httpapi: every field of Config but Sandbox, Hosts and Limits is required")
 	}
 	limits, err := c.Limits.withDefaults()
 	if err != nil {
@@ -169,7 +173,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
 		notary: c.Notary, audited: c.Audited,
-		reload: c.Reload, ready: c.Ready, log: c.Log, limits: limits,
+		reload: c.Reload, ready: c.Ready, sandbox: append([]service.Layer{}, c.Sandbox...), log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
 		requests: make(chan struct{}, limits.Requests),
@@ -288,22 +292,23 @@ func (s *Server) openRoutes() {
 
 	type readiness struct {
 		Body struct {
-			Ready bool `json:"ready"`
+			Ready   bool            `json:"ready"`
+			Sandbox []service.Layer `json:"sandbox" doc:"The layers of the sandbox that ops run in."`
 		}
 	}
 	huma.Register(s.api, huma.Operation{
 		OperationID: "readyz", Method: http.MethodGet, Path: "/readyz", Summary: "Whether the gateway takes work",
-		Description: "503 with `details.missing` while it does not.",
+		Description: "503 with `details.missing`, and the layers as `details.sandbox`, while it does not.",
 	}, func(ctx context.Context, _ *none) (*readiness, error) {
 		missing := s.ready()
 		if s.isStopping() {
 			missing = append(missing[:len(missing):len(missing)], "the gateway is stopping")
 		}
 		if len(missing) > 0 {
-			return nil, s.problem(ctx, ops.Faultf(ops.Unavailable, "not ready: %s", strings.Join(missing, "; ")).With("missing", missing))
+			return nil, s.problem(ctx, ops.Faultf(ops.Unavailable, "not ready: %s", strings.Join(missing, "; ")).With("missing", missing).With("sandbox", s.sandbox))
 		}
 		r := &readiness{}
-		r.Body.Ready = true
+		r.Body.Ready, r.Body.Sandbox = true, s.sandbox
 		return r, nil
 	})
 

@@ -21,6 +21,10 @@ type Status struct {
 	OpenCalls map[string]int64 `json:"open_calls" doc:"Calls that are not settled, by state."`
 	Position  int64            `json:"position" doc:"The last event of the journal."`
 	Health    Health           `json:"health"`
+	// What ops have.
+	Sandbox  []service.Layer      `json:"sandbox" doc:"The layers of the sandbox."`
+	Disabled []service.DisabledOp `json:"disabled" doc:"Ops whose calls cannot run as things are."`
+	Reloads  service.Reloads      `json:"reloads" doc:"Of the op files and the policy, since the start."`
 }
 
 // Health is a part of Status.

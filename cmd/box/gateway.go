@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"inband/adaptors/httpapi"
+	"inband/exec/command"
 	"inband/harvester"
 	"inband/ops"
 	"inband/service"
@@ -55,6 +56,8 @@ type gateway struct {
 	notary   *notary.Notary
 	native   []ops.Bound
 	registry *ops.Live
+	ops      atomic.Pointer[opSet] // what the registry in force was loaded with
+	layers   []service.Layer       // of the sandbox, as they are here
 	policy   *access.LivePolicy
 	door     *service.Door
 	threads  *threads.Threads
@@ -65,13 +68,16 @@ type gateway struct {
 
 	stopping  atomic.Bool
 	reloading sync.Mutex
+
+	reloadsFailed  atomic.Int64
+	reloadFailedAt atomic.Pointer[time.Time]
 }
 
 // openGateway opens the store, which only one gateway can, makes what the state folder
 // lacks, and listens; but nobody is answered before Run. After an error nothing stays
 // open. ctx bounds the opening only.
 func openGateway(ctx context.Context, cfg gatewayConfig) (*gateway, error) {
-	g := &gateway{cfg: cfg, log: cfg.Log, started: time.Now()}
+	g := &gateway{cfg: cfg, log: cfg.Log, started: time.Now(), layers: machineLayers()}
 	if err := g.open(ctx); err != nil {
 		return nil, errors.Join(err, g.release())
 	}
@@ -119,7 +125,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return err
 	}
 	reads := service.NewReads(g.door, directory, service.About{
-		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Missing: g.missing,
+		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Missing: g.missing, Condition: g.condition,
 	})
 	if err := reads.Add(g.threads.Reads()...); err != nil {
 		return err
@@ -128,18 +134,19 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return err
 	}
 	g.native = []ops.Bound{service.ToolsList(g.door), service.BoxExec(reads), threads.DMSend(g.policy)}
-	registry, err := g.load()
+	g.logLayers()
+	set, err := g.load()
 	if err != nil {
 		return err
 	}
-	g.registry.Swap(registry)
-	warnOfOps(policy, registry, g.log)
+	g.put(set)
+	warnOfOps(policy, set.registry, g.log)
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Identities: directory, Events: g.store,
 		Notary: g.notary, Audited: g.store,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
-		Ready:  g.missing, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
+		Ready:  g.missing, Sandbox: g.layers, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
 	}); err != nil {
 		return err
 	}
@@ -256,28 +263,6 @@ func (g *gateway) release() error {
 	return errors.Join(errs...)
 }
 
-// missing names what keeps the gateway from being ready.
-func (g *gateway) missing() []string {
-	var missing []string
-	if g.stopping.Load() {
-		missing = append(missing, "the gateway is stopping")
-	}
-	err := g.store.Err()
-	if errors.Is(err, journal.ErrFull) {
-		// Somebody may have made room, and nobody may write while this says no.
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		err = g.store.Update(ctx, func(journal.Tx) error { return nil })
-		cancel()
-	}
-	if err != nil {
-		missing = append(missing, "the store takes no writes: "+err.Error())
-	}
-	if late := g.unsigned(); late != "" {
-		missing = append(missing, late)
-	}
-	return missing
-}
-
 // shownConfig is what the read config shows.
 func (g *gateway) shownConfig() any {
 	return map[string]any{
@@ -286,13 +271,20 @@ func (g *gateway) shownConfig() any {
 	}
 }
 
-// load builds a registry of the native ops and those of the op files.
-func (g *gateway) load() (*ops.Registry, error) {
+// load reads the op files and puts the native ops beside them.
+func (g *gateway) load() (*opSet, error) {
 	bound, err := loadOpFiles(g.cfg.Folder.ops(), g.log)
 	if err != nil {
 		return nil, err
 	}
-	return ops.New(append(slices.Clone(g.native), bound...)...)
+	registry, err := ops.New(append(slices.Clone(g.native), bound...)...)
+	return &opSet{registry, command.Disabled(bound)}, err
+}
+
+// put puts set in force.
+func (g *gateway) put(set *opSet) {
+	g.registry.Swap(set.registry)
+	g.ops.Store(set)
 }
 
 // reloaded is the answer of a reload.
@@ -307,20 +299,23 @@ type reloaded struct {
 func (g *gateway) Reload(ctx context.Context) (reloaded, error) {
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
-	registry, wrongOps := g.load()
+	set, wrongOps := g.load()
 	policy, wrongPolicy := loadPolicy(g.cfg.Folder.policy())
 	if err := errors.Join(wrongOps, wrongPolicy); err != nil {
+		now := time.Now()
+		g.reloadsFailed.Add(1)
+		g.reloadFailedAt.Store(&now)
 		problems := problemLines(err)
 		g.log.Error("reload refused; the ops and the policy in force stay as they were", "problems", problems)
 		return reloaded{}, ops.Faultf(ops.Conflict, "the files do not load; the ops and the policy in force stay as they were").With("problems", problems)
 	}
-	now := reloaded{Ops: len(registry.All()), Digest: digest(registry), Policy: policy.Digest()}
+	now := reloaded{Ops: len(set.registry.All()), Digest: digest(set.registry), Policy: policy.Digest()}
 	if err := g.record(ctx, "ops.reloaded", now); err != nil {
 		return reloaded{}, err
 	}
-	g.registry.Swap(registry)
+	g.put(set)
 	g.policy.Swap(policy)
-	warnOfOps(policy, registry, g.log)
+	warnOfOps(policy, set.registry, g.log)
 	g.log.Info("ops reloaded", "ops", now.Ops, "digest", now.Digest, "policy", now.Policy)
 	return now, nil
 }
