@@ -58,6 +58,8 @@ type executor struct {
 	definition ops.Definition
 	// user is who the program runs as, nil for the gateway's own user.
 	user *sandbox.User
+	// scratch is where its private folders are made.
+	scratch string
 	// box confines each run; broken says why there is none, and nothing runs then.
 	box    confiner
 	broken error
@@ -111,6 +113,7 @@ func prepare(op ops.Op, config Config) (*executor, error) {
 		return nil, err
 	}
 	if e.user, e.broken = config.user(&e.op); e.broken == nil {
+		e.scratch = scratch(e.user)
 		e.box, e.broken = e.sandbox()
 	}
 	return e, nil
@@ -251,7 +254,7 @@ func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) o
 		Limit: func(pid int) error {
 			return errors.Join(program.started(pid), e.box.Limit(pid))
 		},
-		Owner: owned(e.user),
+		Owner: owned(e.user), Scratch: e.scratch,
 	}
 	res, err := proc.Run(ctx, spec)
 	if err != nil {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"io/fs"
 	"syscall"
 	"time"
@@ -25,6 +26,14 @@ func identify(info fs.FileInfo) identity {
 		return identity{}
 	}
 	return identity{uint64(st.Dev), st.Ino, st.Size, st.Ctim, st.Mtim}
+}
+
+// which is the file, whatever it holds.
+func (i identity) which() string { return fmt.Sprintf("%d:%d", i.dev, i.ino) }
+
+// String is the file and when it changed last.
+func (i identity) String() string {
+	return fmt.Sprintf("%s %d.%09d", i.which(), i.ctime.Sec, i.ctime.Nsec)
 }
 
 func (i identity) changed() time.Time { return time.Unix(i.ctime.Unix()) }

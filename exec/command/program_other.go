@@ -15,6 +15,10 @@ type identity struct{}
 
 func identify(fs.FileInfo) identity { return identity{} }
 
+func (identity) which() string { return "" }
+
+func (identity) String() string { return "" }
+
 func (identity) changed() time.Time { return time.Now() }
 
 func owner(fs.FileInfo) (uid, gid int, ok bool) { return 0, 0, false }

@@ -147,6 +147,13 @@ func TestRunAs(t *testing.T) {
 			t.Errorf("run_as %q: got %+v", runAs, r.Layers.RunAs)
 		}
 	}
+	// Nor does a folder for temporary files that nobody may pass stand in the way.
+	t.Setenv("TMPDIR", t.TempDir())
+	out, err := id("", testConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	success(t, out)
 	for runAs, config := range map[string]Config{"root": {}, "no-such-user": testConfig} {
 		out, err := id(runAs, config)
 		if err != nil {

@@ -3,8 +3,10 @@ package command
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -66,6 +68,22 @@ func owned(u *sandbox.User) *proc.Owner {
 		return nil
 	}
 	return &proc.Owner{UID: u.UID, GID: u.GID}
+}
+
+// shared is where private folders are made for users who cannot get to $TMPDIR.
+const shared = "/tmp"
+
+// scratch is where the private folders of u's runs are made, "" for the usual place. A
+// root gateway may well have a folder for temporary files that nobody else can pass.
+func scratch(u *sandbox.User) string {
+	passes := true
+	if err := asUser(u, func() {
+		_, err := os.Stat(filepath.Join(os.TempDir(), "inband-nothing"))
+		passes = !errors.Is(err, fs.ErrPermission)
+	}); err != nil || passes {
+		return ""
+	}
+	return shared
 }
 
 // sandbox makes what confines the program.
