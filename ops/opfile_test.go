@@ -24,10 +24,13 @@ func TestShippedFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := 0
+	n, shown := 0, []string(nil)
 	for _, f := range files {
 		for _, op := range slices.Concat(f.Ops, f.Off) {
 			n++
+			for _, p := range op.Params {
+				shown = append(shown, string(p.Type))
+			}
 			if len(op.Examples.Accept) == 0 || len(op.Examples.Reject) == 0 || op.Catalog == nil {
 				t.Errorf("%s:%d: op %s lacks examples to accept, to reject, or a catalog entry", op.File, op.Line, op.Name)
 			}
@@ -41,6 +44,11 @@ func TestShippedFiles(t *testing.T) {
 	}
 	if n < 12 {
 		t.Errorf("%d ops, want a dozen", n)
+	}
+	for _, typ := range typeNames() {
+		if !slices.Contains(shown, typ) {
+			t.Errorf("no shipped op shows a parameter of type %s", typ)
+		}
 	}
 }
 
