@@ -1,6 +1,10 @@
 package proc
 
-import "unicode/utf8"
+import (
+	"crypto/sha256"
+	"hash"
+	"unicode/utf8"
+)
 
 // Output is one stream of a process, within its bound.
 type Output struct {
@@ -10,6 +14,9 @@ type Output struct {
 	Tail []byte
 	// Dropped is the number of bytes between Head and Tail that were not kept.
 	Dropped int64
+	// SHA256 is the digest of all bytes that were read from the process, the dropped
+	// ones too.
+	SHA256 [sha256.Size]byte
 }
 
 // Total is the number of bytes that the process wrote.
@@ -22,9 +29,13 @@ type collector struct {
 	ring  []byte // the last bytes after head, once head is full
 	next  int    // where the ring's oldest byte is, once it is full
 	after int64  // bytes written after head was full
+	sum   hash.Hash
 }
 
+func newCollector(max int64) collector { return collector{max: int(max), sum: sha256.New()} }
+
 func (c *collector) Write(p []byte) {
+	c.sum.Write(p) // never fails
 	if room := c.max - c.max/2 - len(c.head); room > 0 {
 		n := min(room, len(p))
 		c.head = append(c.head, p[:n]...)
@@ -61,9 +72,12 @@ func (c *collector) kept() int { return len(c.head) + len(c.ring) }
 // output returns the stream cut down to at most limit bytes. Where a cut would
 // fall into a character, the character goes with what is dropped.
 func (c *collector) output(limit int) Output {
+	var o Output
+	c.sum.Sum(o.SHA256[:0])
 	head, tail, dropped := c.bytes()
 	if dropped == 0 && len(head)+len(tail) <= limit {
-		return Output{Head: append(head, tail...)}
+		o.Head = append(head, tail...)
+		return o
 	}
 	all := len(head) + len(tail)
 	if dropped == 0 {
@@ -71,7 +85,7 @@ func (c *collector) output(limit int) Output {
 		head, tail = joined, joined
 	}
 	h, t := min(limit-limit/2, len(head)), min(limit/2, len(tail))
-	o := Output{Head: head[:h], Tail: tail[len(tail)-t:]}
+	o.Head, o.Tail = head[:h], tail[len(tail)-t:]
 	o.Head = o.Head[:len(o.Head)-partialEnd(o.Head)]
 	o.Tail = o.Tail[partialStart(o.Tail):]
 	o.Dropped = int64(all-len(o.Head)-len(o.Tail)) + dropped

@@ -3,6 +3,7 @@ package proc
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -271,6 +272,14 @@ func TestOutputIsBounded(t *testing.T) {
 		if gotOut != c.wantOut || gotErr != c.wantErr || res.Truncated() != (c.out+c.errs > c.max) {
 			t.Errorf("%+v: kept %d and %d, truncated %t", c, gotOut, gotErr, res.Truncated())
 		}
+		for _, s := range []struct {
+			size int64
+			got  [sha256.Size]byte
+		}{{c.out, res.Stdout.SHA256}, {c.errs, res.Stderr.SHA256}} {
+			if want := sha256.Sum256(bytes.Repeat([]byte("0123456789abcdef"), 1<<16)[:s.size]); s.got != want {
+				t.Errorf("%+v: %d bytes have the digest %x, want %x", c, s.size, s.got, want)
+			}
+		}
 	}
 }
 
@@ -279,7 +288,7 @@ func TestCollector(t *testing.T) {
 	text := strings.Repeat("0123456789", 9) + "é€𝄞" + strings.Repeat("abcdefghij", 9)
 	for limit := 1; limit < 220; limit += 3 {
 		for piece := 1; piece < 60; piece += 7 {
-			c := collector{max: limit}
+			c := newCollector(int64(limit))
 			for rest := []byte(text); len(rest) > 0; {
 				n := min(piece, len(rest))
 				c.Write(rest[:n])
@@ -291,6 +300,9 @@ func TestCollector(t *testing.T) {
 				o := c.output(cut)
 				if !strings.HasPrefix(text, string(o.Head)) || !strings.HasSuffix(text, string(o.Tail)) || o.Total() != int64(len(text)) {
 					t.Fatalf("limit %d, pieces of %d, cut %d: %q … %d … %q", limit, piece, cut, o.Head, o.Dropped, o.Tail)
+				}
+				if o.SHA256 != sha256.Sum256([]byte(text)) {
+					t.Fatalf("limit %d, cut %d: the digest is not that of the whole", limit, cut)
 				}
 				if strings.ToValidUTF8(string(o.Head), "") != string(o.Head) || strings.ToValidUTF8(string(o.Tail), "") != string(o.Tail) {
 					t.Fatalf("limit %d, cut %d: cut inside a character: %q %q", limit, cut, o.Head, o.Tail)

@@ -170,7 +170,7 @@ func runHere(ctx context.Context, spec Spec, folder string) (Result, error) {
 		}
 	}
 	p := &process{spec: spec, in: -1, out: -1, errs: -1, wake: -1, pidfd: -1}
-	p.stdout.max, p.stderr.max = int(spec.OutputMax), int(spec.OutputMax)
+	p.stdout, p.stderr = newCollector(spec.OutputMax), newCollector(spec.OutputMax)
 	defer p.close()
 	if err := p.start(folder, fenced); err != nil {
 		return Result{}, err
