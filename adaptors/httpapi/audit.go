@@ -18,6 +18,7 @@ import (
 // Notary signs what the journal holds.
 type Notary interface {
 	Checkpoint(ctx context.Context) (notary.Checkpoint, error)
+	Sealed() notary.Checkpoint
 	Key() notary.Key
 }
 
@@ -149,6 +150,11 @@ func (s *Server) verify(ctx context.Context, text string) (AuditReport, error) {
 		return AuditReport{}, ops.Faultf(ops.Busy, "the log is being verified already; try again later")
 	}
 	defer s.verifying.Unlock()
+	// What the notary itself has signed last is kept in its memory, where whoever can
+	// write the journal does not reach.
+	if last := s.notary.Sealed(); last.Size > 0 {
+		kept = append(kept, last)
+	}
 	r, err := notary.Verify(ctx, s.audited, key, kept...)
 	var found *notary.Tampering
 	if errors.As(err, &found) {

@@ -81,6 +81,24 @@ func TestAuditIsForOperators(t *testing.T) {
 	}
 }
 
+// A log that is gone is missed by the notary that has written it, without a checkpoint
+// that was kept elsewhere.
+func TestAuditOfALogThatIsGone(t *testing.T) {
+	g := open(t)
+	g.get("ada", "/v1/audit/checkpoint", &AuditCheckpoint{})
+	if err := g.store.Update(t.Context(), func(tx journal.Tx) error {
+		_, err := tx.Exec(`DELETE FROM notary_batch`)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var report AuditReport
+	g.ok(200, request{method: "POST", path: "/v1/audit/verify", as: "ada", body: `{"checkpoint":""}`}, &report)
+	if report.OK || report.Found == nil || !strings.Contains(report.Found.What, "the log ends at position 0") {
+		t.Errorf("got %+v %+v", report, report.Found)
+	}
+}
+
 // A notary that does not sign is a fault, not an empty proof.
 func TestAuditWithoutNotary(t *testing.T) {
 	g := open(t, func(c *Config) { c.Notary = unable{} })
@@ -100,7 +118,8 @@ type unable struct{}
 func (unable) Checkpoint(context.Context) (notary.Checkpoint, error) {
 	return notary.Checkpoint{}, errors.New("no")
 }
-func (unable) Key() notary.Key { return notary.Key{} }
+func (unable) Sealed() notary.Checkpoint { return notary.Checkpoint{} }
+func (unable) Key() notary.Key           { return notary.Key{} }
 
 // fetch returns the body of an export.
 func (g *gateway) fetch(path string, as ops.IdentityID) []byte {

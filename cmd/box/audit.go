@@ -213,8 +213,8 @@ every signed checkpoint. A running gateway does it itself; while none runs, the
 journal of the state folder is read. What is found is named with its position, and
 the exit code is 1.
 
---checkpoint FILE compares with a checkpoint that was kept, too: without one, an older
-copy of the whole state folder looks in order. --export FILE ("-" reads standard
+--checkpoint FILE compares with a checkpoint that was kept elsewhere, too: without one,
+an older copy of the whole state folder looks in order. --export FILE ("-" reads standard
 input) checks an export instead, without gateway or state folder; without --key that
 shows only that it is whole, so compare the key that is printed.`,
 		Example: `  box audit verify
@@ -252,7 +252,7 @@ shows only that it is whole, so compare the key that is printed.`,
 					}
 					list = append(list, cp)
 				}
-				v, err = verdict(notary.Verify(ctx, src, key, list...))
+				v, err = verdict(a.verifyJournal(ctx, src, key, list))
 				return err
 			})
 			if err != nil {
@@ -266,6 +266,21 @@ shows only that it is whole, so compare the key that is printed.`,
 	f.StringVar(&export, "export", "", "check this export; - reads standard input")
 	f.StringVar(&key, "key", "", "file with the notary's public key, for --export")
 	return a.speaks(cmd)
+}
+
+// verifyJournal verifies a journal against what the notary remembers of it, too.
+func (a *app) verifyJournal(ctx context.Context, src *sqlite.Inspection, key notary.Key, kept []notary.Checkpoint) (notary.Report, error) {
+	folder, err := a.folder()
+	if err != nil {
+		return notary.Report{}, err
+	}
+	switch last, found, err := notary.Remembered(folder.audit(), key); {
+	case err != nil:
+		return notary.Report{}, err
+	case found:
+		kept = append(kept, last)
+	}
+	return notary.Verify(ctx, src, key, kept...)
 }
 
 // printVerified prints a verification; one that has found something is an error.

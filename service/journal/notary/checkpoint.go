@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -103,7 +104,31 @@ func (s signer) sign(size int64, h tlog.Hash) (Checkpoint, error) {
 const (
 	privateFile = "notary.key" // mode 0600
 	publicFile  = "notary.pub"
+	// The last checkpoint, or one of about Config.Every before it.
+	checkpointFile = "checkpoint"
 )
+
+// Remembered reads the checkpoint that a notary has left beside its key, false if there
+// is none. One that key did not sign is a *Tampering.
+func Remembered(folder string, key Key) (cp Checkpoint, found bool, err error) {
+	path := filepath.Join(folder, checkpointFile)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Checkpoint{}, false, nil
+	}
+	if err != nil {
+		return Checkpoint{}, false, fmt.Errorf("remembered checkpoint: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, MaxCheckpoint+1))
+	if err != nil {
+		return Checkpoint{}, false, fmt.Errorf("remembered checkpoint: %w", err)
+	}
+	if cp, err = key.OpenCheckpoint(string(b)); err != nil {
+		return Checkpoint{}, false, tampered(0, "%s: %v", path, err)
+	}
+	return cp, true, nil
+}
 
 // PublicKey reads the public key of a notary's folder.
 func PublicKey(folder string) (Key, error) {
@@ -170,9 +195,10 @@ func makeKey(folder, name string) (signer, error) {
 	return loadKey(folder, name, false)
 }
 
-// writeFile makes a file whole or not at all, and durably.
+// writeFile makes a file whole or not at all, and durably. What a crash leaves beside it
+// is written over by the next try.
 func writeFile(path, text string, mode os.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

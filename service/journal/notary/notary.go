@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -43,6 +44,11 @@ type Notary struct {
 	done   chan struct{}
 
 	edge *edge // of what is signed; the run's own once it has begun
+
+	// What stands in the checkpoint file; the run's own once it has begun.
+	remembered   int64
+	rememberedAt time.Time
+	forgets      bool // the last try to write it went wrong
 
 	mu      sync.Mutex
 	sealed  Checkpoint    // the last; Size 0 without a Note when there is none
@@ -101,8 +107,11 @@ func (n *Notary) resume(ctx context.Context) error {
 		return err
 	}
 	name := "inband/" + strings.ToLower(string(n.cfg.Store.Boot()))
-	if n.signer, err = loadKey(n.cfg.Folder, name, !found); err != nil || !found {
+	if n.signer, err = loadKey(n.cfg.Folder, name, !found); err != nil {
 		return err
+	}
+	if !found {
+		return n.recall(ctx)
 	}
 	cp, err := n.signer.key.OpenCheckpoint(last.note)
 	if err != nil {
@@ -119,7 +128,57 @@ func (n *Notary) resume(ctx context.Context) error {
 		return tampered(head+1, "the events after position %d are missing; a checkpoint covers %d", head, cp.Size)
 	}
 	n.sealed = cp
+	return n.recall(ctx)
+}
+
+// recall makes sure that the log has not been taken back since it was last signed: else
+// whoever can write the journal could remove the log, and have another history signed.
+func (n *Notary) recall(ctx context.Context) error {
+	cp, found, err := Remembered(n.cfg.Folder, n.signer.key)
+	if err != nil || !found {
+		return err
+	}
+	if cp.Size > n.sealed.Size {
+		return tampered(n.sealed.Size+1, "the log ends at position %d, behind the checkpoint in %s, at %d: the journal was put back to an older copy, or its log was cut off; "+
+			"if that was meant, move the checkpoint aside", n.sealed.Size, filepath.Join(n.cfg.Folder, checkpointFile), cp.Size)
+	}
+	var then *edge
+	if err := n.cfg.Store.View(ctx, func(tx journal.Tx) (err error) {
+		then, err = storedEdge(tx, cp.Size)
+		return err
+	}); err != nil {
+		return err
+	}
+	if then.hash() != cp.Hash {
+		return tampered(cp.Size, "the stored hashes up to position %d are not those of the checkpoint in %s", cp.Size, filepath.Join(n.cfg.Folder, checkpointFile))
+	}
+	n.remembered = cp.Size
 	return nil
+}
+
+// remember writes the last checkpoint beside the key. That it cannot is said once: the
+// log itself is whole without it.
+func (n *Notary) remember() {
+	cp := n.Sealed()
+	if cp.Size == n.remembered {
+		return
+	}
+	n.rememberedAt = time.Now()
+	if err := writeFile(filepath.Join(n.cfg.Folder, checkpointFile), cp.Note, 0o644); err != nil {
+		if !n.forgets {
+			n.cfg.Log.Error("the notary cannot remember its last checkpoint", "err", err)
+		}
+		n.forgets = true
+		return
+	}
+	n.remembered, n.forgets = cp.Size, false
+}
+
+// Sealed returns the last checkpoint, of Size 0 when there is none.
+func (n *Notary) Sealed() Checkpoint {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.sealed
 }
 
 // Key is the public key. Its String is empty when there is none.
@@ -129,6 +188,7 @@ func (n *Notary) Key() Key { return n.signer.key }
 // on would sign what must not be signed.
 func (n *Notary) run(ctx context.Context) {
 	defer close(n.done)
+	defer n.remember()
 	pause := minPause
 	for {
 		before := n.edge.size
@@ -244,12 +304,15 @@ func (n *Notary) seal(ctx context.Context, grown *edge, hashes []byte) error {
 	failpoint.Here("notary.after-commit")
 	n.edge = grown.clone()
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	if n.err != nil {
 		n.cfg.Log.Info("the notary signs again", "position", cp.Size)
 	}
 	n.sealed, n.err = cp, nil
 	n.announce()
+	n.mu.Unlock()
+	if time.Since(n.rememberedAt) >= n.cfg.Every {
+		n.remember()
+	}
 	return nil
 }
 

@@ -289,6 +289,8 @@ func TestTampering(t *testing.T) {
 		"checkpoints moved": {[]string{`UPDATE notary_batch SET checkpoint = (SELECT checkpoint FROM notary_batch WHERE size = 8)`}, "the checkpoint at position 16 is one of position 8"},
 		"checkpoint empty":  {[]string{`UPDATE notary_batch SET checkpoint = ''`}, "the checkpoint at position 8"},
 		"log removed":       {[]string{`DELETE FROM notary_batch`, `DELETE FROM journal_events WHERE position > 10`, `UPDATE journal_state SET head = 10`}, "behind the checkpoint that was kept, at 16"},
+		"log cut off":       {[]string{`DELETE FROM notary_batch WHERE size > 8`}, "the log ends at position 8, behind the checkpoint that was kept, at 16"},
+		"log is gone":       {[]string{`DELETE FROM notary_batch`}, "the log ends at position 0, behind the checkpoint that was kept, at 16"},
 		"rewritten": {[]string{`DELETE FROM notary_batch`, `UPDATE journal_events SET kind = 'nothing' WHERE position = 3`},
 			"the events up to position 16 are not those of the checkpoint that was kept"},
 	} {
@@ -307,7 +309,7 @@ func TestTampering(t *testing.T) {
 	}
 }
 
-// A store that was put back to an older copy is sound in itself; a checkpoint that was
+// A state folder that was put back to an older copy is sound in itself; a checkpoint that was
 // kept elsewhere shows it.
 func TestRolledBack(t *testing.T) {
 	dir, key, _ := filled(t, 30)
@@ -315,6 +317,7 @@ func TestRolledBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	beside := read(t, dir)
 	s := openStore(t, dir)
 	n := openNotary(t, dir, s, 8)
 	write(t, s, 30, 40)
@@ -329,6 +332,7 @@ func TestRolledBack(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "journal.db"), old, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	put(t, dir, string(beside))
 	if _, err := verify(t, dir, key); err != nil {
 		t.Errorf("an older copy by itself: %v", err)
 	}
@@ -688,6 +692,9 @@ func TestKill(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			kept = append(kept, cp)
+		}
+		if cp, found := remembered(t, dir, key); found {
 			kept = append(kept, cp)
 		}
 		if _, err := verify(t, dir, key, kept...); err != nil {

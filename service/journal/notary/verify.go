@@ -68,6 +68,11 @@ func Verify(ctx context.Context, src Source, key Key, kept ...Checkpoint) (Repor
 	if err := v.finish(head); err != nil {
 		return Report{}, err
 	}
+	for _, k := range kept {
+		if k.Size > v.end {
+			return Report{}, tampered(v.end+1, "the log ends at position %d, behind the checkpoint that was kept, at %d: its end was cut off", v.end, k.Size)
+		}
+	}
 	return Report{Position: v.end, Head: v.edge.size, Uncovered: v.edge.size - v.end}, nil
 }
 
