@@ -681,8 +681,11 @@ func (p *Param) schema() map[string]any {
 		if p.Kind == KindFile {
 			end, never = `/`, never+`|(?:^|/)\.?$`
 		}
-		s["pattern"] = `^(?:[^/]|` + regexp.QuoteMeta(strings.TrimSuffix(p.Root, "/")) + end + `)`
-		s["not"] = map[string]any{"pattern": never}
+		s["allOf"] = []any{
+			map[string]any{"pattern": `^(?:[^/]|` + regexp.QuoteMeta(strings.TrimSuffix(p.Root, "/")) + end + `)`},
+			map[string]any{"not": map[string]any{"pattern": never}},
+		}
+		s["description"] = p.described()
 	case Host:
 		v4, v6 := addressPatterns()
 		s["type"] = "string"
@@ -691,9 +694,20 @@ func (p *Param) schema() map[string]any {
 			map[string]any{"format": "ipv4", "pattern": v4},
 			map[string]any{"format": "ipv6", "pattern": v6},
 		}
+		s["description"] = p.described()
 	case Duration:
-		s["type"], s["minLength"], s["maxLength"], s["pattern"] = "string", 1, MaxString, durationForm
-		s["description"] = strings.TrimSpace(p.Doc + " (" + p.want() + ")")
+		s["type"], s["minLength"], s["maxLength"] = "string", 1, 128 // the form is shorter
+		s["allOf"] = []any{map[string]any{"pattern": durationForm}}
+		s["description"] = p.described()
 	}
 	return s
+}
+
+// described is what a parameter is, and in words what it accepts, for a type whose
+// schema is not easily read.
+func (p *Param) described() string {
+	if p.Doc == "" {
+		return p.want()
+	}
+	return p.Doc + " (" + p.want() + ")"
 }
