@@ -10,6 +10,7 @@ type route struct{ method, path string }
 var (
 	routeExec       = route{http.MethodPost, "/exec"}
 	routeReplies    = route{http.MethodPost, "/v1/replies"}
+	routeStatus     = route{http.MethodGet, "/v1/status"}
 	routeOps        = route{http.MethodGet, "/v1/ops"}
 	routeOp         = route{http.MethodGet, "/v1/ops/{name}"}
 	routeReload     = route{http.MethodPost, "/v1/ops/reload"}
@@ -33,7 +34,7 @@ var (
 
 // routes lists them all, for the test.
 var routes = []route{
-	routeExec, routeReplies, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
+	routeExec, routeReplies, routeStatus, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
 	routeCancelCall, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
 }
