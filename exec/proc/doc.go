@@ -50,10 +50,21 @@
 //     run makes it: who hides from the gateway is not protected by it. Two runs at
 //     once keep their own descendants apart as long as these keep one tie.
 //
-// Which one was used is in [Result.Fenced]. When the gateway itself dies, the
-// kernel kills the process it started (the parent-death signal, which follows the
-// launching thread; that is why the thread lives as long as the run). Its
-// grandchildren are not reached that way.
+// Which one was used is in [Result.Fenced].
+//
+// # When the gateway dies
+//
+// The kernel kills the process that the gateway started (the parent-death signal,
+// which follows the launching thread; that is why the thread lives as long as the run).
+// What that one had started lives on until a gateway of the same name starts and calls
+// [Enclose]: it ends all that is in the cgroup of the one before, out of which nothing
+// gets. Where there is no cgroup to write to it ends what is known by its mark: its
+// working folder is a private folder, whose name has the gateway's in it. A process
+// that went elsewhere is not found then.
+//
+// The cgroup is one for the gateway with all its runs, not one a run: the fence ends a
+// run's tree as surely, and to make a cgroup, to move the process in at its exec and to
+// remove it costs a sixth of a short run.
 //
 // # Words
 //

@@ -129,9 +129,17 @@ func helper(mode string, args []string) {
 		writePID(int(pid))
 	case "between": // the process between an orphan and its grandparent
 		os.Stderr.WriteString(strconv.Itoa(startRelative(args[0])))
-	case "daemon": // daemon HELPER: run it as the gateway would, then print its result
+	case "enclose": // enclose NAME: as a gateway of that name, start and end, and print what it met
+		e := encloseHere(args[0])
+		left := *e
+		err := e.Close()
+		json.NewEncoder(os.Stdout).Encode(enclosing{left.Cgroup, left.Ended, left.Survivors, left.Why == nil, err == nil})
+	case "daemon": // daemon HELPER ARG...: run it as the gateway would, then print its result
 		self, _ := os.Executable()
-		res, err := Run(testContext, Spec{Argv: []string{self}, Env: append(helperEnv(args[0]), "PIDFILE="+os.Getenv("PIDFILE")),
+		if name := os.Getenv("ENCLOSE"); name != "" {
+			encloseHere(name)
+		}
+		res, err := Run(testContext, Spec{Argv: append([]string{self}, args[1:]...), Env: append(helperEnv(args[0]), "PIDFILE="+os.Getenv("PIDFILE")),
 			Timeout: time.Hour, OutputMax: 100})
 		fmt.Println(res, err)
 	case "pidfile":
@@ -140,6 +148,23 @@ func helper(mode string, args []string) {
 	default:
 		panic(mode)
 	}
+}
+
+// enclosing is what a gateway met when it enclosed itself.
+type enclosing struct {
+	Cgroup          string
+	Ended           []string
+	Survivors       int
+	Entered, Closed bool
+}
+
+func encloseHere(name string) *Enclosure {
+	noCgroup = os.Getenv("NOCGROUP") != ""
+	e, err := Enclose(name)
+	if err != nil {
+		panic(err)
+	}
+	return e
 }
 
 func writePID(pid int) {

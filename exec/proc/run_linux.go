@@ -35,7 +35,7 @@ func run(ctx context.Context, spec Spec) (res Result, err error) {
 		return Result{}, adoptErr
 	}
 	reapAbandoned()
-	folder, err := os.MkdirTemp(scratch(spec), "inband-run-")
+	folder, err := os.MkdirTemp(scratch(spec), privateMark())
 	if err != nil {
 		return Result{}, fmt.Errorf("private folder: %w", err)
 	}
