@@ -161,7 +161,11 @@ func newSiteWith(t *testing.T, file, policy string, prepare func(*lab)) *lab {
 	if prepare != nil {
 		prepare(l)
 	}
-	l.gateway = serveAlive(t, l.box, state)
+	// Hundreds of orders of one agent are what these tests are about.
+	cmd := exec.Command(l.box, "--state", state, "serve", "--listen", "127.0.0.1:0", "--rate", "10000/m")
+	if l.gateway = start(t, cmd, state); l.isDead() {
+		t.Fatalf("the gateway does not start:\n%s", l.log)
+	}
 	l.scout, l.clerk = l.agent(t, "scout"), l.agent(t, "clerk")
 	return l
 }
@@ -179,6 +183,16 @@ func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// credential keeps a secret for the ops that refer to it as file:NAME.
+func (l *lab) credential(name, value string) {
+	l.t.Helper()
+	path := filepath.Join(l.state, "credentials", name)
+	writeFile(l.t, path, value)
+	if err := os.Chmod(filepath.Dir(path), 0o700); err != nil {
+		l.t.Fatal(err)
 	}
 }
 

@@ -72,7 +72,9 @@ ops:
 				}
 				continue
 			}
-			box(t, ops.InvalidParams, actions[i%len(actions)], arg)
+			if i%3 == 0 {
+				box(t, ops.InvalidParams, actions[i%len(actions)], arg)
+			}
 			for _, action := range actions {
 				status, a := l.in(t).ask(l.scout, http.MethodPost, "/exec", map[string]any{"op": "box.exec", "params": map[string]string{"action": action, "arg": arg}})
 				if status != http.StatusBadRequest || a.Code != ops.InvalidParams {
