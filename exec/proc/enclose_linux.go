@@ -122,8 +122,16 @@ func join(folder string) error {
 }
 
 // endIn ends the processes of a cgroup and of those below it, and removes it. A cgroup
-// that is not there is none.
+// that is not there is none, also when another gateway has removed it just now.
 func (e *Enclosure) endIn(folder string) error {
+	// ENODEV is of a file that was open by then.
+	if err := e.endAll(folder); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	return nil
+}
+
+func (e *Enclosure) endAll(folder string) error {
 	var below []string
 	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
@@ -136,9 +144,7 @@ func (e *Enclosure) endIn(folder string) error {
 		}
 		return err
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
+	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(folder, "cgroup.kill"), []byte("1"), 0); err != nil {
@@ -235,7 +241,8 @@ func (e *Enclosure) leave() error {
 	if err := join(e.parent); err != nil {
 		return fmt.Errorf("leave the cgroup: %w", err)
 	}
-	if err := unix.Rmdir(e.Cgroup); err != nil {
+	// Another gateway that starts may have taken it for one that nobody comes back to.
+	if err := unix.Rmdir(e.Cgroup); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove the cgroup %s: %w", e.Cgroup, err)
 	}
 	e.Cgroup = ""

@@ -64,7 +64,7 @@ func TestEnclosureOutlivesTheGateway(t *testing.T) {
 			if alive(pid) || len(got.Ended) == 0 || got.Survivors != 0 {
 				t.Errorf("process %d alive %t; got %+v", pid, alive(pid), got)
 			}
-			if !got.Closed || got.Entered != c.cgroup || (got.Cgroup != "") != c.cgroup {
+			if got.Close != "<nil>" || (got.Why == "<nil>") != c.cgroup || (got.Cgroup != "") != c.cgroup {
 				t.Errorf("got %+v, want a cgroup %t", got, c.cgroup)
 			}
 			if left, _ := filepath.Glob(filepath.Join(tmp, "inband-run-*")); len(left) != 0 {

@@ -100,7 +100,7 @@ func helper(mode string, args []string) {
 		fmt.Println("staying")
 		time.Sleep(time.Hour)
 	case "stubborn":
-		signal.Ignore(syscall.SIGTERM)
+		signal.Ignore(syscall.SIGTERM, syscall.SIGPIPE) // the gateway that reads may have been killed
 		fmt.Println("staying")
 		time.Sleep(time.Hour)
 	case "locked": // leave a folder behind that cannot be emptied without rights
@@ -133,7 +133,7 @@ func helper(mode string, args []string) {
 		e := encloseHere(args[0])
 		left := *e
 		err := e.Close()
-		json.NewEncoder(os.Stdout).Encode(enclosing{left.Cgroup, left.Ended, left.Survivors, left.Why == nil, err == nil})
+		json.NewEncoder(os.Stdout).Encode(enclosing{left.Cgroup, left.Ended, left.Survivors, fmt.Sprint(left.Why), fmt.Sprint(err)})
 	case "daemon": // daemon HELPER ARG...: run it as the gateway would, then print its result
 		self, _ := os.Executable()
 		if name := os.Getenv("ENCLOSE"); name != "" {
@@ -152,10 +152,10 @@ func helper(mode string, args []string) {
 
 // enclosing is what a gateway met when it enclosed itself.
 type enclosing struct {
-	Cgroup          string
-	Ended           []string
-	Survivors       int
-	Entered, Closed bool
+	Cgroup     string
+	Ended      []string
+	Survivors  int
+	Why, Close string // the errors
 }
 
 func encloseHere(name string) *Enclosure {
