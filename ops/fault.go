@@ -86,7 +86,7 @@ var codes = []CodeInfo{
 	{TimedOut, http.StatusGatewayTimeout, ExitFailed, false, "The op was stopped at its deadline. What it had done by then stands."},
 	{CallCancelled, http.StatusConflict, ExitFailed, false, "The call was cancelled; `details.started` says whether it had begun."},
 	{NotStarted, http.StatusServiceUnavailable, ExitFailed, true, "The gateway stopped before the call began; nothing ran. Order it again."},
-	{OutcomeUnknown, http.StatusBadGateway, ExitFailed, false, "A side-effecting call was interrupted: it may have acted, wholly or in part. It is never run again by itself; look, then decide."},
+	{OutcomeUnknown, http.StatusConflict, ExitFailed, false, "A side-effecting call was interrupted: it may have acted, wholly or in part. It is never run again by itself; look, then decide."},
 	{Busy, http.StatusServiceUnavailable, ExitUnreachable, true, "A queue is full. Nothing was taken; try again later."},
 	{Unavailable, http.StatusServiceUnavailable, ExitUnreachable, true, "The gateway is starting, stopping, or cannot write to its store."},
 	{Internal, http.StatusInternalServerError, ExitFailed, false, "A fault of the gateway itself; its log has the particulars."},

@@ -473,7 +473,7 @@ func TestStopInTheMiddleOfAReply(t *testing.T) {
 		t.Errorf("the call is %s, want outcome_unknown", a.State)
 	}
 	l.letGo()
-	if status, a := l.ask(l.token, http.MethodPost, "/exec", map[string]any{"op": "test.act", "id": "k1"}); status != http.StatusBadGateway || a.Code != ops.OutcomeUnknown || a.Call != act {
+	if status, a := l.ask(l.token, http.MethodPost, "/exec", map[string]any{"op": "test.act", "id": "k1"}); status != http.StatusConflict || a.Code != ops.OutcomeUnknown || a.Call != act {
 		t.Errorf("the same key again: status %d %s of call %s", status, a.Code, a.Call)
 	}
 	if n := l.begun(); n != 2 {
