@@ -15,24 +15,42 @@
 //
 //   - Capabilities: all dropped, and neither root nor a file's capabilities regain any
 //     by exec. A root gateway's child is an ordinary user with the id 0.
+//
 //   - User: who the policy names, if the gateway is root, and no supplementary groups
 //     in any case then. Only the launching thread changes; limits are set by a thread
 //     that takes on the user's real ids meanwhile, so CAP_SYS_RESOURCE is not needed.
+//
 //   - Landlock: files are read, written and executed below the paths of the policy
 //     only; TCP, abstract UNIX sockets and signals do not leave the process's own tree.
+//
 //   - Seccomp: system calls that act on other processes, on the machine, on System V
 //     and POSIX objects, or that make sockets and namespaces, are refused with EPERM;
 //     clone3 answers ENOSYS, so that libraries fall back to clone, whose flags can be
 //     seen, and so does what is newer than this list. A system call of a foreign
 //     architecture kills the process. A read is also refused those that change a
 //     file's mode, owner, times and attributes, which Landlock does not see.
+//
 //   - Limits: open files, file size, processor time, address space, and the number of
 //     processes of the user (which the kernel does not count for root).
+//
+//   - Cgroup: only stated here. Package proc puts the gateway into one.
+//
+//   - Namespaces: none are made; a policy that requires them is refused. PID, IPC and
+//     network namespaces would take a helper between the gateway and each process;
+//     sockets and what is shared by key are refused by the filter instead, and
+//     signals by Landlock.
 //
 // # What every process may use
 //
 // Its program and that program's loader, the library folders of the system, /dev/null,
 // and its private folder. Everything else is named in the policy.
+//
+// # The launching thread
+//
+// To Landlock the thread that launches a process is inside the process's own domain, and
+// it may be of the same user, yet it is a thread of the gateway. The filter of each
+// launch knows its number and refuses signals to it; that the process cannot look into
+// the gateway's memory through it is package proc's care (it is not dumpable).
 //
 // # What it does not do
 //

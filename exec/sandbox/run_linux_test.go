@@ -256,6 +256,35 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+// A gateway in a cgroup of its own says so, and so are its processes.
+func TestCgroupIsReported(t *testing.T) {
+	p := shell()
+	p.Require = []string{sandbox.LayerCgroup}
+	var missing *sandbox.MissingError
+	if _, err := sandbox.New(p); !errors.As(err, &missing) || !slices.Equal(missing.Layers, p.Require) {
+		t.Errorf("without: got %v", err)
+	}
+	e, err := proc.Enclose(fmt.Sprintf("sandbox%d", os.Getpid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if e.Cgroup == "" {
+		t.Skip(e.Why)
+	}
+	s, err := sandbox.New(p)
+	if err != nil || !s.Layers().Cgroup {
+		t.Fatalf("within: got %v", err)
+	}
+	if out := string(run(t, p, "cat /proc/self/cgroup").Stdout.Head); !strings.Contains(out, filepath.Base(e.Cgroup)) {
+		t.Errorf("the process is in %s, want %s", out, e.Cgroup)
+	}
+}
+
 // A gateway that is not root runs as itself and as nobody else.
 func TestUserOfAnotherIsRefused(t *testing.T) {
 	if os.Geteuid() == 0 {

@@ -116,6 +116,9 @@ type Layers struct {
 	Reads   bool     `json:"reads_only"`
 	Limits  []Limit  `json:"limits"`
 	RunAs   RunAs    `json:"run_as"`
+	// Cgroup says that the gateway is in a cgroup of its own with all that it starts
+	// (package proc makes it), which the next gateway ends.
+	Cgroup bool `json:"cgroup"`
 }
 
 // RunAs is the user of a process.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -87,8 +88,12 @@ func New(p Policy) (*Sandbox, error) {
 			if s.user.UID == uint32(os.Getuid()) {
 				missing.add(layer, errors.New("the process would run as the gateway's own user"))
 			}
-		case LayerCgroup, LayerNamespaces:
-			missing.add(layer, errors.New("processes are started without one"))
+		case LayerCgroup:
+			if !ownCgroup() {
+				missing.add(layer, errors.New("the gateway could not make one for itself"))
+			}
+		case LayerNamespaces:
+			missing.add(layer, errors.New("processes are started without any"))
 		}
 	}
 	if missing.Layers != nil {
@@ -99,8 +104,23 @@ func New(p Policy) (*Sandbox, error) {
 		s.executed = append(s.executed, newExecuted(path))
 	}
 	s.layers = Layers{NoNewPrivs: true, Capabilities: "none", Landlock: abi, Scopes: []string{"abstract_unix_socket", "signal"},
-		Seccomp: digest(program.program), Network: p.Network, Reads: p.Reads, Limits: s.limits, RunAs: s.user}
+		Seccomp: digest(program.program), Network: p.Network, Reads: p.Reads, Limits: s.limits, RunAs: s.user, Cgroup: ownCgroup()}
 	return s, nil
+}
+
+// ownCgroup reports whether this process is in a cgroup of its own, which it knows by
+// the name that package proc gives it.
+func ownCgroup() bool {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return strings.HasPrefix(filepath.Base(path), "inband-")
+		}
+	}
+	return false
 }
 
 // chooseUser finds out whom processes run as.
