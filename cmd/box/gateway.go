@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -38,6 +39,7 @@ type gatewayConfig struct {
 	Hosts   []string // further names of this gateway, for its certificate and the curl form
 	Rate    ops.Rate // of one identity's calls; the zero value is service.DefaultRate
 	Grace   time.Duration
+	Ops     command.Config // what command ops may have
 	Version string
 	Log     *slog.Logger
 	// Listening is called once the gateway answers.
@@ -77,6 +79,7 @@ type gateway struct {
 // lacks, and listens; but nobody is answered before Run. After an error nothing stays
 // open. ctx bounds the opening only.
 func openGateway(ctx context.Context, cfg gatewayConfig) (*gateway, error) {
+	cfg.Ops.Credentials.Folder = cfg.Folder.credentials()
 	g := &gateway{cfg: cfg, log: cfg.Log, started: time.Now(), layers: machineLayers()}
 	if err := g.open(ctx); err != nil {
 		return nil, errors.Join(err, g.release())
@@ -268,12 +271,14 @@ func (g *gateway) shownConfig() any {
 	return map[string]any{
 		"state": string(g.cfg.Folder), "listen": g.cfg.Listen, "hosts": append([]string{}, g.cfg.Hosts...),
 		"exec_hosts": append(harvester.DefaultExecHosts(), g.cfg.Hosts...), "grace": g.cfg.Grace.String(), "pid": os.Getpid(),
+		"credential_env": slices.Sorted(maps.Keys(g.cfg.Ops.Credentials.Env)), "allow_root_ops": g.cfg.Ops.AllowRoot,
+		"allow_unconfined": append([]ops.OpName{}, g.cfg.Ops.AllowUnconfined...),
 	}
 }
 
 // load reads the op files and puts the native ops beside them.
 func (g *gateway) load() (*opSet, error) {
-	bound, err := loadOpFiles(g.cfg.Folder.ops(), g.log)
+	bound, err := loadOpFiles(g.cfg.Folder.ops(), g.cfg.Ops, g.log)
 	if err != nil {
 		return nil, err
 	}

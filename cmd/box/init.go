@@ -115,6 +115,13 @@ func prepareState(ctx context.Context, folder stateFolder, directory *access.Dir
 	if wrote {
 		done = append(done, made{"policy", folder.policy()})
 	}
+	wrote, err = ensureCredentials(folder.credentials())
+	if err != nil {
+		return nil, err
+	}
+	if wrote {
+		done = append(done, made{"folder of credentials", folder.credentials()})
+	}
 	wrote, err = ensureOperator(ctx, folder.token(), directory, ops.IdentityID(operator))
 	if err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func serve(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	cmd := exec.Command(lookPath(ts, "box"), append([]string{"serve", "--listen", "127.0.0.1:0"}, args[1:]...)...)
 	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "INBAND_STATE", "TMPDIR", "TZ", "GOCOVERDIR"} {
+	for _, name := range []string{"PATH", "HOME", "INBAND_STATE", "TMPDIR", "TZ", "GOCOVERDIR", "DEPLOY_TOKEN"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

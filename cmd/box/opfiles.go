@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"inband/exec/command"
+	"inband/exec/sandbox"
 	"inband/ops"
 )
 
@@ -46,10 +47,18 @@ code 2). With --json it is one document on standard output.`,
 			var bound []ops.Bound
 			if err == nil {
 				var doubts []command.Problem
-				bound, doubts = bindOpFiles(read)
+				// What a gateway allows is its own configuration's.
+				allowed := command.Config{AllowRoot: true}
+				for _, f := range read {
+					for _, d := range f.Ops {
+						allowed.AllowUnconfined = append(allowed.AllowUnconfined, d.Name)
+					}
+				}
+				bound, doubts = bindOpFiles(read, allowed)
 				for _, d := range doubts {
-					// What is not installed here may be where the gateway runs.
-					if errors.Is(d.Err, fs.ErrNotExist) {
+					// What is not here may be where the gateway runs.
+					var missing *sandbox.MissingError
+					if errors.Is(d.Err, fs.ErrNotExist) || errors.As(d.Err, &missing) {
 						a.notice("%v", d)
 						continue
 					}
@@ -175,9 +184,9 @@ func taken(files []ops.File) ops.FileErrors {
 
 // bindOpFiles gives each op what runs it, and says which ops cannot be run as things
 // are.
-func bindOpFiles(files []ops.File) (bound []ops.Bound, doubts []command.Problem) {
+func bindOpFiles(files []ops.File, config command.Config) (bound []ops.Bound, doubts []command.Problem) {
 	for _, f := range files {
-		b, d := command.Bind(f, command.Config{})
+		b, d := command.Bind(f, config)
 		bound, doubts = append(bound, b...), append(doubts, d...)
 	}
 	return bound, doubts
@@ -186,12 +195,12 @@ func bindOpFiles(files []ops.File) (bound []ops.Bound, doubts []command.Problem)
 // loadOpFiles reads the op files of a gateway. An op whose program is missing or not
 // to be trusted is listed all the same, and its calls say so; the log says it at once.
 // So it is with an op whose sandbox a canary got out of.
-func loadOpFiles(dir string, log *slog.Logger) ([]ops.Bound, error) {
+func loadOpFiles(dir string, config command.Config, log *slog.Logger) ([]ops.Bound, error) {
 	files, err := readOpFiles([]string{dir})
 	if err != nil {
 		return nil, err
 	}
-	bound, doubts := bindOpFiles(files)
+	bound, doubts := bindOpFiles(files, config)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a start or a reload, which nobody cancels
 	defer cancel()
 	err = command.Prove(ctx, bound)

@@ -15,13 +15,15 @@ import (
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
 
+	"inband/exec/command"
 	"inband/ops"
 	"inband/service"
 )
 
 func (a *app) serveCommand() *cobra.Command {
 	var listen string
-	var hosts []string
+	var hosts, credentials, unconfined []string
+	var rootOps bool
 	var grace time.Duration
 	rate := rateFlag(service.DefaultRate)
 	var verbose bool
@@ -39,7 +41,12 @@ start and never run again by itself. On SIGHUP the op files and the policy are r
 again; if one does not load, what is in force stays and the log says why.
 
 The log goes to standard error: for people on a terminal, as JSON lines otherwise. It
-never holds replies, parameters or tokens.`,
+never holds replies, parameters or tokens.
+
+Ops refer to secrets by name: file:NAME is a file of credentials in the state folder,
+systemd:NAME a credential of the unit, env:NAME a variable that --credential-env names,
+which is taken out of the environment of the gateway. Ops of a gateway that is root run
+as nobody unless their op file names another user; --allow-root-ops lets that be root.`,
 		Example: `  box serve
   box serve --state /var/lib/inband --listen 127.0.0.1:9000
   box serve --listen 0.0.0.0:8787 --host box.example.org`,
@@ -60,8 +67,16 @@ never holds replies, parameters or tokens.`,
 			if verbose {
 				level = slog.LevelDebug
 			}
+			log := a.logger(level)
+			allowed := command.Config{AllowRoot: rootOps}
+			for _, name := range unconfined {
+				allowed.AllowUnconfined = append(allowed.AllowUnconfined, ops.OpName(name))
+			}
+			if allowed.Credentials, err = takeCredentials(credentials, log); err != nil {
+				return err
+			}
 			g, err := openGateway(cmd.Context(), gatewayConfig{
-				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Grace: grace, Version: readBuild().String(), Log: a.logger(level),
+				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log,
 			})
 			if err != nil {
 				return err
@@ -90,6 +105,9 @@ never holds replies, parameters or tokens.`,
 	f.StringArrayVar(&hosts, "host", nil, "a further name of this gateway (may be repeated)")
 	f.DurationVar(&grace, "grace", 10*time.Second, "how long what runs may go on after SIGTERM")
 	f.Var(&rate, "rate", "how many calls an identity other than an operator may order in a second, a minute or an hour")
+	f.StringArrayVar(&credentials, "credential-env", nil, "a variable of the environment that ops may refer to as env:NAME (may be repeated)")
+	f.BoolVar(&rootOps, "allow-root-ops", false, "let ops run as root whose op file says run_as: root")
+	f.StringArrayVar(&unconfined, "allow-unconfined", nil, "an op that may run without a sandbox if its op file says sandbox: none (may be repeated)")
 	f.BoolVar(&verbose, "verbose", false, "log debug messages too")
 	return cmd
 }

@@ -19,20 +19,22 @@ import (
 //	tls/server.pem .key its certificate
 //	ops.d/*.yaml        the op files, which operators edit
 //	policy.cedar        who may do what, which operators edit
+//	credentials/        secrets that ops may refer to as file:NAME, mode 0700
 //	operator.token      the token of the identity "operator", mode 0600
 //	audit/notary.key    the key that signs the log of all events, mode 0600
 //	audit/notary.pub    its public key
 //	gateway.json        where the gateway listens, while it does
 type stateFolder string
 
-func (s stateFolder) journal() string { return filepath.Join(string(s), "journal.db") }
-func (s stateFolder) tls() string     { return filepath.Join(string(s), "tls") }
-func (s stateFolder) ca() string      { return filepath.Join(s.tls(), "ca.pem") }
-func (s stateFolder) ops() string     { return filepath.Join(string(s), "ops.d") }
-func (s stateFolder) policy() string  { return filepath.Join(string(s), "policy.cedar") }
-func (s stateFolder) token() string   { return filepath.Join(string(s), "operator.token") }
-func (s stateFolder) audit() string   { return filepath.Join(string(s), "audit") }
-func (s stateFolder) address() string { return filepath.Join(string(s), "gateway.json") }
+func (s stateFolder) journal() string     { return filepath.Join(string(s), "journal.db") }
+func (s stateFolder) tls() string         { return filepath.Join(string(s), "tls") }
+func (s stateFolder) ca() string          { return filepath.Join(s.tls(), "ca.pem") }
+func (s stateFolder) ops() string         { return filepath.Join(string(s), "ops.d") }
+func (s stateFolder) policy() string      { return filepath.Join(string(s), "policy.cedar") }
+func (s stateFolder) token() string       { return filepath.Join(string(s), "operator.token") }
+func (s stateFolder) credentials() string { return filepath.Join(string(s), "credentials") }
+func (s stateFolder) audit() string       { return filepath.Join(string(s), "audit") }
+func (s stateFolder) address() string     { return filepath.Join(string(s), "gateway.json") }
 
 // folder is the state folder that this invocation means.
 func (a *app) folder() (stateFolder, error) {
