@@ -120,10 +120,7 @@ type handedIn struct {
 func newKillers(t *testing.T, random *rand.Rand) *killers {
 	t.Helper()
 	dir := t.TempDir()
-	k := &killers{t: t, random: random, box: build(t, "failpoint"), state: filepath.Join(dir, "state"), effects: filepath.Join(dir, "effects"), writes: map[string]ops.CallID{}}
-	if err := os.Mkdir(k.effects, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	k := &killers{t: t, random: random, box: build(t, "failpoint"), state: filepath.Join(dir, "state"), effects: openFolder(t), writes: map[string]ops.CallID{}}
 	k.command("init")
 	// mktemp makes a new entry each time it runs, so two runs of one call are two
 	// entries: an effect that can be counted.
