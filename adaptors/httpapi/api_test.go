@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"inband/ops"
 	"inband/service"
 	"inband/service/access"
+	"inband/service/artifacts"
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
@@ -49,6 +51,7 @@ type gateway struct {
 	ready   func() []string // what is missing
 	reload  func(context.Context) (any, error)
 	tokens  map[ops.IdentityID]string
+	files   string // the folder of the artifacts
 }
 
 // logs is what the gateway has logged.
@@ -113,7 +116,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	var err error
 	g.store, err = sqlite.Open(context.Background(), sqlite.Config{
 		Path: filepath.Join(t.TempDir(), "journal.db"), Logger: log,
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema()},
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()},
 	})
 	must(err)
 	directory := access.NewDirectory(g.store)
@@ -134,6 +137,11 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		Missing: func() []string { return g.ready() },
 	})
 	must(reads.Add(rooms.Reads()...))
+	g.files = filepath.Join(t.TempDir(), "artifacts")
+	files, err := artifacts.Open(artifacts.Config{Folder: g.files})
+	must(err)
+	published := service.NewArtifacts(g.door, files)
+	must(reads.Add(published.Reads()...))
 	signer, err := notary.Open(context.Background(), notary.Config{Store: g.store, Folder: filepath.Join(t.TempDir(), "audit"), Log: log})
 	must(err)
 	must(reads.Add(service.Read{Name: "audit", Manage: true, Do: func(ctx context.Context, _ ops.Identity, _ service.Query) (any, error) {
@@ -146,6 +154,8 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 			func(context.Context, ops.Call) (ops.Outcome, error) {
 				return ops.Success(ops.NewResult("done", "")), nil
 			})},
+		ops.Bound{Op: ops.Op{Name: "test.keep", Provider: "test", Summary: "Publish files."}, Executor: ops.ExecutorFunc(
+			func(ctx context.Context, _ ops.Call) (ops.Outcome, error) { return keep(ctx, files) })},
 		ops.Bound{Op: ops.Op{Name: "test.fail", Provider: "test", Summary: "Fail."}, Executor: ops.ExecutorFunc(
 			func(context.Context, ops.Call) (ops.Outcome, error) {
 				return ops.Failure(ops.Faultf(ops.OpFailed, "it does not work").With("exit", 3)), nil
@@ -162,7 +172,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 
 	c := Config{
 		Door: g.door, Reads: reads, Replies: rooms, Identities: directory, Events: g.store,
-		Notary: signer, Audited: g.store,
+		Notary: signer, Audited: g.store, Artifacts: published,
 		Reload: func(ctx context.Context) (any, error) { return g.reload(ctx) }, Ready: func() []string { return g.ready() },
 		Version: "v0-test", Log: log,
 	}
@@ -196,8 +206,8 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		}
 		rooms.Close()
 		signer.Close(ctx)
-		if err := g.store.Close(); err != nil {
-			t.Errorf("close the store: %v", err)
+		if err := errors.Join(g.store.Close(), files.Close()); err != nil {
+			t.Errorf("close the stores: %v", err)
 		}
 	})
 	return g

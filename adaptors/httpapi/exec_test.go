@@ -27,7 +27,7 @@ func TestExec(t *testing.T) {
 	if err := json.Unmarshal(done.Result, &list); err != nil {
 		t.Fatal(err)
 	}
-	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 7 {
+	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 8 {
 		t.Errorf("got %+v with %d ops", done, len(list.Ops))
 	}
 	var call struct {

@@ -145,6 +145,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	var ack threads.Ack
 	g.ok(201, request{method: "POST", path: "/v1/replies", as: "scout", body: `{"room":"lobby","message":"m-1","text":"Look. [TOOL tools.list {}]"}`}, &ack)
 	var async CallTaken
+	digest := string(g.keep("ada")[0].Digest)
 	slow := g.ok(202, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"slow"}`, header: map[string]string{"Prefer": "respond-async"}}, &async)
 	<-g.begun
 
@@ -204,6 +205,9 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/calls/{id}/cancel", slow.header.Get("Location") + "/cancel", "{}"},
 		{"/v1/ops/reload", "", "{}"},
 		{"/v1/audit", "", ""}, {"/v1/audit/checkpoint", "", ""}, {"/v1/audit/verify", "", `{"checkpoint":""}`}, {"/v1/audit/verify", "", `{"checkpoint":"x"}`},
+		{"/v1/artifacts", "", ""}, {"/v1/artifacts/verify", "", "{}"},
+		{"/v1/artifacts/{digest}", "/v1/artifacts/" + digest, ""}, {"/v1/artifacts/{digest}", "/v1/artifacts/sha256:0", ""},
+		{"/v1/artifacts/{digest}/bytes", "/v1/artifacts/sha256:0/bytes", ""},
 		{"/healthz", "", ""}, {"/readyz", "", ""}, {"/openapi.json", "", ""},
 	} {
 		method, path := "GET", q.path
@@ -232,7 +236,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 // The API and box.exec answer the same.
 func TestReadsAreBoxExecs(t *testing.T) {
 	g := open(t)
-	for _, name := range []string{"version", "config", "ops", "providers", "adaptors", "agents", "threads", "outbox"} {
+	for _, name := range []string{"version", "config", "ops", "providers", "adaptors", "agents", "threads", "outbox", "artifacts"} {
 		var over, through any
 		g.get("ada", "/v1/"+name, &over)
 		var done CallDone

@@ -65,6 +65,7 @@ type Config struct {
 	Events     Events
 	Notary     Notary
 	Audited    notary.Source // the store that Notary signs
+	Artifacts  Artifacts
 
 	// Reload reads the op files and the policy again and returns what it found, as
 	// the JSON of POST /v1/ops/reload. Its error is a fault that says what is wrong
@@ -135,6 +136,7 @@ type Server struct {
 	events     Events
 	notary     Notary
 	audited    notary.Source
+	artifacts  Artifacts
 	reload     func(context.Context) (any, error)
 	ready      func() []string
 	sandbox    []service.Layer
@@ -162,7 +164,7 @@ type Server struct {
 // New returns a server over c. Nothing listens yet.
 func New(c Config) (*Server, error) {
 	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
-		c.Notary == nil || c.Audited == nil ||
+		c.Notary == nil || c.Audited == nil || c.Artifacts == nil ||
 		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
 		return nil, errors.New("httpapi: every field of Config but Sandbox, Hosts and Limits is required")
 	}
@@ -172,7 +174,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
-		notary: c.Notary, audited: c.Audited,
+		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts,
 		reload: c.Reload, ready: c.Ready, sandbox: append([]service.Layer{}, c.Sandbox...), log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
@@ -270,6 +272,7 @@ func (s *Server) routes() {
 	s.policyRoute()
 	s.eventRoute()
 	s.auditRoutes()
+	s.artifactRoutes()
 	s.openRoutes()
 }
 

@@ -25,14 +25,15 @@ import (
 	"inband/ops"
 	"inband/service"
 	"inband/service/access"
+	"inband/service/artifacts"
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
 )
 
-// gatewayConfig is what a gateway is made of. All but Hosts, Rate and Listening is
-// required.
+// gatewayConfig is what a gateway is made of. All but Hosts, Rate, Artifacts and
+// Listening is required.
 type gatewayConfig struct {
 	Folder  stateFolder
 	Listen  string   // HOST:PORT, port 0 for a free one
@@ -44,6 +45,8 @@ type gatewayConfig struct {
 	Log     *slog.Logger
 	// Listening is called once the gateway answers.
 	Listening func(address)
+	// Artifacts bounds the bytes of all published files; 0 is artifacts.DefaultQuota.
+	Artifacts int64
 }
 
 // gateway is the running service: the store, the door, the threads and the API, made
@@ -55,6 +58,7 @@ type gateway struct {
 	started time.Time
 
 	store    *sqlite.Store
+	files    *artifacts.Store
 	notary   *notary.Notary
 	native   []ops.Bound
 	registry *ops.Live
@@ -94,6 +98,9 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if g.notary, err = notary.Open(ctx, notary.Config{Store: g.store, Folder: g.cfg.Folder.audit(), Log: g.log}); err != nil {
 		return err
 	}
+	if g.files, err = artifacts.Open(artifacts.Config{Folder: g.cfg.Folder.artifacts(), Quota: g.cfg.Artifacts}); err != nil {
+		return err
+	}
 	directory := access.NewDirectory(g.store)
 	made, err := prepareState(ctx, g.cfg.Folder, directory, "operator")
 	if err != nil {
@@ -127,10 +134,11 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	published := service.NewArtifacts(g.door, g.files)
 	reads := service.NewReads(g.door, directory, service.About{
 		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Missing: g.missing, Condition: g.condition,
 	})
-	if err := reads.Add(g.threads.Reads()...); err != nil {
+	if err := reads.Add(slices.Concat(g.threads.Reads(), published.Reads())...); err != nil {
 		return err
 	}
 	if err := reads.Add(g.auditRead()); err != nil {
@@ -147,7 +155,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Identities: directory, Events: g.store,
-		Notary: g.notary, Audited: g.store,
+		Notary: g.notary, Audited: g.store, Artifacts: published,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
 		Ready:  g.missing, Sandbox: g.layers, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
 	}); err != nil {
@@ -263,13 +271,17 @@ func (g *gateway) release() error {
 	if g.store != nil {
 		errs = append(errs, g.store.Close())
 	}
+	if g.files != nil {
+		errs = append(errs, g.files.Close())
+	}
 	return errors.Join(errs...)
 }
 
 // shownConfig is what the read config shows.
 func (g *gateway) shownConfig() any {
 	return map[string]any{
-		"state": string(g.cfg.Folder), "listen": g.cfg.Listen, "hosts": append([]string{}, g.cfg.Hosts...),
+		"artifacts_max": g.files.Usage().Quota,
+		"state":         string(g.cfg.Folder), "listen": g.cfg.Listen, "hosts": append([]string{}, g.cfg.Hosts...),
 		"exec_hosts": append(harvester.DefaultExecHosts(), g.cfg.Hosts...), "grace": g.cfg.Grace.String(), "pid": os.Getpid(),
 		"credential_env": slices.Sorted(maps.Keys(g.cfg.Ops.Credentials.Env)), "allow_root_ops": g.cfg.Ops.AllowRoot,
 		"allow_unconfined": append([]ops.OpName{}, g.cfg.Ops.AllowUnconfined...),

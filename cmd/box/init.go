@@ -14,6 +14,7 @@ import (
 	"inband/ops"
 	"inband/service"
 	"inband/service/access"
+	"inband/service/artifacts"
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
@@ -92,7 +93,7 @@ func openState(ctx context.Context, folder stateFolder, log *slog.Logger) (*sqli
 	}
 	return sqlite.Open(ctx, sqlite.Config{
 		Path:    folder.journal(),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema()},
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()},
 		Logger:  log,
 	})
 }

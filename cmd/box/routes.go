@@ -30,6 +30,11 @@ var (
 	routeCheckpoint = route{http.MethodGet, "/v1/audit/checkpoint"}
 	routeVerify     = route{http.MethodPost, "/v1/audit/verify"}
 	routeExport     = route{http.MethodGet, "/v1/audit/export"}
+
+	routeArtifacts       = route{http.MethodGet, "/v1/artifacts"}
+	routeArtifact        = route{http.MethodGet, "/v1/artifacts/{digest}"}
+	routeArtifactBytes   = route{http.MethodGet, "/v1/artifacts/{digest}/bytes"}
+	routeVerifyArtifacts = route{http.MethodPost, "/v1/artifacts/verify"}
 )
 
 // routes lists them all, for the test.
@@ -37,4 +42,5 @@ var routes = []route{
 	routeExec, routeReplies, routeStatus, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
 	routeCancelCall, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
+	routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
 }

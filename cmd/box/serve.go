@@ -18,6 +18,7 @@ import (
 	"inband/exec/command"
 	"inband/ops"
 	"inband/service"
+	"inband/service/artifacts"
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -26,6 +27,7 @@ func (a *app) serveCommand() *cobra.Command {
 	var rootOps bool
 	var grace time.Duration
 	rate := rateFlag(service.DefaultRate)
+	kept := sizeFlag(artifacts.DefaultQuota)
 	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -76,7 +78,7 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 				return err
 			}
 			g, err := openGateway(cmd.Context(), gatewayConfig{
-				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log,
+				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Artifacts: int64(kept), Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log,
 			})
 			if err != nil {
 				return err
@@ -101,6 +103,7 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 		},
 	}
 	f := cmd.Flags()
+	f.Var(&kept, "artifacts", "how much the files that calls publish may take together")
 	f.StringVar(&listen, "listen", "127.0.0.1:8787", "address to listen on, HOST:PORT")
 	f.StringArrayVar(&hosts, "host", nil, "a further name of this gateway (may be repeated)")
 	f.DurationVar(&grace, "grace", 10*time.Second, "how long what runs may go on after SIGTERM")

@@ -23,6 +23,7 @@ import (
 //	operator.token      the token of the identity "operator", mode 0600
 //	audit/notary.key    the key that signs the log of all events, mode 0600
 //	audit/notary.pub    its public key
+//	artifacts/          the files that calls have published, by digest
 //	gateway.json        where the gateway listens, while it does
 type stateFolder string
 
