@@ -32,6 +32,7 @@ type aim struct {
 	Network sandbox.Network `json:"network"`
 	Reads   bool            `json:"reads"`
 	Limits  []sandbox.Limit `json:"limits"`
+	RunAs   sandbox.RunAs   `json:"run_as"`
 }
 
 // kept is what a canary prints to which everything was refused that should be.
@@ -66,13 +67,20 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 	if err != nil {
 		return fmt.Errorf("find this program for the canary: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "inband-canary-")
+	parent := ""
+	for _, b := range bound {
+		if e, ok := b.Executor.(*executor); ok && e.scratch != "" {
+			parent = e.scratch
+		}
+	}
+	dir, err := os.MkdirTemp(parent, "inband-canary-")
 	if err != nil {
 		return fmt.Errorf("a folder for the canary: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+	// Open to everybody, so that nothing but the sandbox keeps whichever user from it.
+	if err := errors.Join(os.WriteFile(file, []byte("x"), 0o600), os.Chmod(file, 0o666), os.Chmod(dir, 0o777)); err != nil {
 		return fmt.Errorf("a file for the canary: %w", err)
 	}
 	proved := map[string]error{}
@@ -89,7 +97,7 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 		}
 		why, done := proved[string(kind)]
 		if !done {
-			why = e.prove(ctx, self, aim{os.Getpid(), file, l.Network, l.Reads, l.Limits})
+			why = e.prove(ctx, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Reads: l.Reads, RunAs: l.RunAs})
 			proved[string(kind)] = why
 		}
 		if why != nil {
@@ -100,14 +108,26 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 	return errors.Join(errs...)
 }
 
+// The least that a canary needs to say what it found. That lower limits are set as these
+// are is not in doubt: it is one system call with another number.
+const (
+	canaryFiles     = 32
+	canaryMemory    = 4 << 30 // of addresses, which a Go program reserves freely
+	canaryProcesses = 4096    // what else runs as the same user counts
+)
+
 // prove runs one canary in a sandbox like e's that holds no paths but the program's.
 func (e *executor) prove(ctx context.Context, self string, a aim) error {
 	p := policy(&e.op, e.user)
 	p.Program, p.Read, p.Write, p.Exec = self, nil, nil, nil
+	p.Limits.NoFile = atLeast(p.Limits.NoFile, canaryFiles)
+	p.Limits.Memory = atLeast(p.Limits.Memory, canaryMemory)
+	p.Limits.Processes = atLeast(p.Limits.Processes, canaryProcesses)
 	box, err := e.confine(p)
 	if err != nil {
 		return err
 	}
+	a.Limits = box.Layers().Limits
 	raw, err := json.Marshal(a)
 	if err != nil {
 		return err
@@ -123,4 +143,12 @@ func (e *executor) prove(ctx context.Context, self string, a aim) error {
 		return fmt.Errorf("the canary ended with exit code %d, signal %d: %s%s", res.Exit, res.Signal, said, lastLine(res.Stderr))
 	}
 	return nil
+}
+
+// atLeast raises a limit to least; 0, which is none or the usual one, stays.
+func atLeast(limit, least uint64) uint64 {
+	if limit == 0 {
+		return 0
+	}
+	return max(limit, least)
 }

@@ -22,13 +22,16 @@ func (a aim) try() (could []string) {
 		}
 		return err
 	}
+	if err := open("mine", unix.O_CREAT|unix.O_RDWR); err != nil {
+		could = append(could, fmt.Sprintf("not write to its private folder (%v)", err))
+	}
 	did("read a file", open(a.File, unix.O_RDONLY))
 	did("write a file", open(a.File, unix.O_WRONLY))
 	did("make a file", open(a.File+".new", unix.O_CREAT|unix.O_WRONLY))
 	did("signal the gateway", unix.Kill(a.PID, 0))
 	did("make a namespace", unix.Unshare(unix.CLONE_FS))
 	if a.Reads {
-		did("change the mode of a file", unix.Chmod(a.File, 0o600))
+		did("change the mode of a file", unix.Chmod("mine", 0o600))
 	}
 	if a.Network != sandbox.AnyNetwork {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -48,13 +51,22 @@ func (a aim) try() (could []string) {
 	if n, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || n != 1 {
 		could = append(could, "gain privileges")
 	}
+	for _, id := range []struct {
+		what string
+		get  func() (r, e, s int)
+		want uint32
+	}{{"user", unix.Getresuid, a.RunAs.UID}, {"group", unix.Getresgid, a.RunAs.GID}} {
+		if r, e, s := id.get(); uint32(r) != id.want || uint32(e) != id.want || uint32(s) != id.want {
+			could = append(could, fmt.Sprintf("be the %s %d, %d, %d", id.what, r, e, s))
+		}
+	}
+	if groups, err := unix.Getgroups(); err != nil || a.RunAs.GroupsCleared && len(groups) > 0 {
+		could = append(could, fmt.Sprintf("keep the groups %v", groups))
+	}
 	for _, l := range a.Limits {
 		if l.Exceeded() {
 			could = append(could, fmt.Sprintf("exceed the limit %s", l.Name))
 		}
-	}
-	if err := open("mine", unix.O_CREAT|unix.O_RDWR); err != nil {
-		could = append(could, fmt.Sprintf("not write to its private folder (%v)", err))
 	}
 	return could
 }

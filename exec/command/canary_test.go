@@ -1,7 +1,6 @@
 package command
 
 import (
-	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -17,21 +16,22 @@ type weakened struct {
 }
 
 func (w weakened) Confine(folder string) error {
-	var errs []error
-	if w.without != "capabilities" {
-		errs = append(errs, w.DropCapabilities())
+	for _, l := range []struct {
+		name  string
+		layer func() error
+	}{{"landlock", func() error { return w.Landlock(folder) }}, {"run_as", w.RunAs}, {"capabilities", w.DropCapabilities}, {"seccomp", w.Seccomp}} {
+		if strings.Contains(w.without, l.name) {
+			continue
+		}
+		if err := l.layer(); err != nil {
+			return err
+		}
 	}
-	if w.without != "landlock" {
-		errs = append(errs, w.Landlock(folder))
-	}
-	if w.without != "seccomp" {
-		errs = append(errs, w.Seccomp())
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 func (w weakened) Limit(pid int) error {
-	if w.without == "limits" {
+	if strings.Contains(w.without, "limits") {
 		return nil
 	}
 	return w.Sandbox.Limit(pid)
@@ -43,15 +43,21 @@ func TestCanary(t *testing.T) {
 		"":             "",
 		"landlock":     "it could read a file, write a file, make a file",
 		"seccomp":      "it could make a namespace, change the mode of a file, make a socket",
-		"limits":       "it could exceed the limit nofile",
+		"limits":       "it could exceed the limit nofile, exceed the limit core, exceed the limit processes",
 		"capabilities": "it could keep capabilities",
+		// Root without capabilities cannot get to the private folder of nobody.
+		"run_as":                          "permission denied",
+		"run_as, capabilities and limits": "keep capabilities, be the user 0, 0, 0, be the group 0, 0, 0",
 	} {
-		if without == "capabilities" && os.Geteuid() != 0 {
-			continue // has none to drop
+		if (strings.Contains(without, "run_as") || without == "capabilities") && os.Geteuid() != 0 {
+			continue // has none to drop, and is nobody else
 		}
 		o := op(t, "argv")
-		o.Command.Argv = []ops.Arg{word("/bin/true")}
-		o.Command.Limits.NoFile = 64
+		o.Command.Argv, o.Command.RunAs = []ops.Arg{word("/bin/true")}, ""
+		o.Command.Limits.NoFile, o.Command.Limits.Processes = 64, 5000
+		if without == "capabilities" { // which only root keeps over an exec
+			o.Command.RunAs, o.Command.Limits.Processes = own(), 0
+		}
 		e, err := prepare(o, testConfig)
 		if err != nil {
 			t.Fatal(err)
@@ -95,12 +101,14 @@ func TestProveHolds(t *testing.T) {
 		effect  bool
 		network ops.Network
 		limits  ops.Limits
+		runAs   string
 	}{
-		{false, "", ops.Limits{}}, {false, ops.NetworkNone, ops.Limits{NoFile: 20, FSize: &size, CPU: 3e9, Memory: 8 << 30}},
-		{false, ops.NetworkNetlink, ops.Limits{}}, {true, ops.NetworkNone, ops.Limits{}}, {true, ops.NetworkAny, ops.Limits{}},
+		{false, "", ops.Limits{}, own()}, {false, ops.NetworkNone, ops.Limits{NoFile: 20, FSize: &size, CPU: 3e9, Memory: 8 << 30}, own()},
+		{false, ops.NetworkNetlink, ops.Limits{}, ""}, {true, ops.NetworkNone, ops.Limits{NoFile: 4, Memory: 1 << 20, Processes: 1}, ""}, {true, ops.NetworkAny, ops.Limits{}, own()},
 	} {
 		o := op(t, "argv")
 		o.SideEffecting, o.Command.Network, o.Command.Limits = c.effect, c.network, c.limits
+		o.Command.Argv, o.Command.RunAs = []ops.Arg{word("/bin/true")}, c.runAs
 		if raceEnabled {
 			o.Command.Limits.Memory = 0 // the race detector takes terabytes of addresses
 		}

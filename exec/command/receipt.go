@@ -1,6 +1,7 @@
 package command
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -95,6 +96,9 @@ func (r *Receipt) ended(res proc.Result, blotted int) {
 	}
 	r.Stopped = res.Stopped
 	r.Stdout.Bytes, r.Stderr.Bytes = res.Stdout.Total(), res.Stderr.Total()
+	if blotted == 0 {
+		r.Stdout.SHA256, r.Stderr.SHA256 = hex.EncodeToString(res.Stdout.SHA256[:]), hex.EncodeToString(res.Stderr.SHA256[:])
+	}
 	r.Truncated, r.Blotted = res.Truncated(), blotted
 	r.LeftBehind, r.Survivors = res.LeftBehind, res.Survivors
 }

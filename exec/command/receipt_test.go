@@ -51,7 +51,7 @@ func TestReceipt(t *testing.T) {
 	if err != nil || time.Since(begun) > time.Minute {
 		t.Errorf("began at %s", r.StartedAt)
 	}
-	if !r.Started || r.ExitCode == nil || *r.ExitCode != 0 || r.EndedAt < r.StartedAt || r.Stdout.Bytes != int64(len("[\"red\"]\n")) || r.Fault != "" ||
+	if !r.Started || r.ExitCode == nil || *r.ExitCode != 0 || r.EndedAt < r.StartedAt || r.Stdout.Bytes != int64(len("[\"red\"]\n")) || r.Stdout.SHA256 != sha("[\"red\"]\n") || r.Stderr.SHA256 != sha("") || r.Fault != "" ||
 		r.Blotted != 0 || len(r.Checks) != 1 || !r.Checks[0].Held {
 		t.Errorf("how it ended: %s", out.Receipt)
 	}

@@ -97,7 +97,7 @@ func (u unconfined) Layers() sandbox.Layers {
 	layers := sandbox.Layers{NoNewPrivs: true, Scopes: []string{}, Network: sandbox.AnyNetwork, Limits: []sandbox.Limit{}}
 	if u.box != nil {
 		all := u.box.Layers()
-		layers.Limits, layers.RunAs = all.Limits, all.RunAs
+		layers.Limits, layers.RunAs, layers.Cgroup = all.Limits, all.RunAs, all.Cgroup
 	}
 	if u.another {
 		layers.Capabilities = "none"
