@@ -94,6 +94,25 @@ func act(mode string, args []string) error {
 		}
 		_, err = os.Stdout.WriteString(s)
 		return err
+	case "blab": // print the standard input, and fail over it
+		b, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("got %s\n", b)
+		return fmt.Errorf("cannot log in with %s", b)
+	case "tell": // print what stands in a file, and append it to another
+		b, err := os.ReadFile(args[0])
+		if err != nil {
+			return err
+		}
+		f, err := os.OpenFile(args[1], os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.MultiWriter(os.Stdout, f).Write(append(b, '\n'))
+		return err
 	case "reach": // try what no policy opens by itself
 		for what, try := range map[string]func() error{
 			"tcp": func() error { return closing(net.Dial("tcp", args[0])) },
