@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -159,7 +160,7 @@ func (a *app) settled(ctx context.Context, c *client, id string) (callShown, jso
 func (a *app) waitAndPrint(ctx context.Context, c *client, id string) error {
 	shown, raw, err := a.settled(ctx, c, id)
 	if err != nil {
-		if ctx.Err() != nil {
+		if lost := new(exitError); ctx.Err() != nil || errors.As(err, &lost) && lost.code == ops.ExitUnreachable {
 			a.notice("the call goes on: box calls show %s --wait", id)
 		}
 		return err

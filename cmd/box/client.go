@@ -208,6 +208,7 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 		}
 	}
 	again := r.again || r.route.method == http.MethodGet
+	var open error // the first loss: from then on nobody knows whether the request arrived
 	for try := 1; ; try++ {
 		got, err := c.once(ctx, r, body)
 		got.tries = try
@@ -217,7 +218,13 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 		if ctx.Err() != nil {
 			return answer{}, ctx.Err()
 		}
+		if open == nil && lost(err) {
+			open = err
+		}
 		if !again || try == attempts || !lost(err) {
+			if open != nil { // that the gateway is gone by now does not say that it was then
+				err = open
+			}
 			return answer{}, c.unreachable(err, r)
 		}
 		if err := pause(ctx, time.Duration(try)*200*time.Millisecond); err != nil {
