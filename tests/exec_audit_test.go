@@ -25,7 +25,7 @@ func TestFullDiskDuringAudit(t *testing.T) {
 			state := filepath.Join(t.TempDir(), "disk", "state")
 			disk, size := on(state), "size=1m"
 			if disk == filepath.Dir(state) {
-				size = "size=4m" // less does not hold a store
+				size = "size=16m" // of which the store takes what it needs, and the ballast the rest
 			}
 			if err := os.MkdirAll(disk, 0o700); err != nil {
 				t.Fatal(err)
