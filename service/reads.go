@@ -290,6 +290,10 @@ type CallShowing struct {
 	Result     json.RawMessage `json:"result,omitempty"`
 	Fault      *ops.Fault      `json:"fault,omitempty"`
 	Withheld   bool            `json:"withheld,omitempty"` // the policy keeps what it said from the one who asks
+	// Receipt is the executor's account of what it did. The event at AuditPosition holds
+	// the SHA-256 of its RFC 8785 form.
+	Receipt       json.RawMessage `json:"receipt,omitempty"`
+	AuditPosition int64           `json:"audit_position,omitempty"` // of the event that settled the call
 }
 
 // Bounds of a page of calls.
@@ -383,7 +387,14 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 	if c.outcome.Result != nil {
 		s.Result = c.outcome.Result.Value
 	}
-	return s, nil
+	s.Receipt = c.outcome.Receipt
+	err = d.store.Stream(ctx, stream(c.ID), 0, func(e journal.Event) error {
+		if e.Kind == "call.settled" {
+			s.AuditPosition = e.Position
+		}
+		return nil
+	})
+	return s, err
 }
 
 // listed is c as it stands now: a call without side effects that runs is not

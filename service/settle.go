@@ -2,6 +2,8 @@ package service
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,11 +102,21 @@ func record(tx journal.Tx, call ops.Call, kind string, o *ops.Outcome) error {
 		Source string       `json:"source,omitempty"`
 		State  ops.State    `json:"state,omitempty"`
 		Code   ops.Code     `json:"code,omitempty"`
+		// Receipt is the digest of the outcome's, so that the signed log covers it.
+		Receipt string `json:"receipt,omitempty"`
 	}{Call: call.ID, Op: call.Op, By: call.By, Source: call.From.Source}
 	if o != nil {
 		body.State = o.State
 		if o.Fault != nil {
 			body.Code = o.Fault.Code
+		}
+		if o.Receipt != nil {
+			canonical, fault := ops.Canonical(o.Receipt)
+			if fault != nil {
+				canonical = o.Receipt // the outcome must be written, whatever an op says of it
+			}
+			sum := sha256.Sum256(canonical)
+			body.Receipt = "sha256:" + hex.EncodeToString(sum[:])
 		}
 	}
 	b, err := json.Marshal(body)
