@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -34,5 +35,23 @@ func TestGivenFiles(t *testing.T) {
 	}
 	if got := string(res.Stdout.Head); got != "in three four" || res.Exit != 0 {
 		t.Errorf("got %q, exit %d, %s; want the three files", got, res.Exit, res.Stderr.Head)
+	}
+}
+
+// A file that is closed is no descriptor of the process, and nothing runs.
+func TestClosedFile(t *testing.T) {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spec := range map[string]Spec{"stdin": {StdinFile: f}, "further": {Files: []*os.File{f}}} {
+		spec.Argv, spec.Timeout, spec.OutputMax = []string{"/bin/true"}, time.Minute, 100
+		var start *StartError
+		if res, err := Run(t.Context(), spec); !errors.As(err, &start) {
+			t.Errorf("%s: got %+v, %v; want a StartError", name, res, err)
+		}
 	}
 }

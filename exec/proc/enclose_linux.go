@@ -187,7 +187,11 @@ func (e *Enclosure) endMarked() {
 	deadline := time.Now().Add(giveUp)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		alive := 0
-		for _, p := range processes() {
+		all, err := processes()
+		if err != nil {
+			alive = 1 // for all that is known
+		}
+		for _, p := range all {
 			if p.state == 'Z' || !marked(p.pid) {
 				continue
 			}

@@ -59,22 +59,30 @@ func (t fenceTree) finish(reap func()) (left []string, survivors int) {
 	if !adopted() && !beside() {
 		return nil, 0 // the usual case: nobody is left
 	}
-	in := members()
+	deadline := time.Now().Add(giveUp)
+	in, err := members()
+	for pause := time.Millisecond; err != nil; in, err = members() {
+		unix.Kill(-1, unix.SIGKILL) // whoever they are
+		if time.Now().After(deadline) {
+			return nil, 1 // at least: whether there is anybody cannot be learnt
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, 50*time.Millisecond)
+	}
 	for _, p := range in {
 		if p.state != 'Z' && len(left) < maxNamed {
 			left = append(left, p.name)
 		}
 	}
-	deadline := time.Now().Add(giveUp)
-	for pause := time.Millisecond; len(in) > 0; in = members() {
+	for pause := time.Millisecond; len(in) > 0 || err != nil; in, err = members() {
 		unix.Kill(-1, unix.SIGKILL)
-		alive := false
+		alive := err != nil
 		for _, p := range in {
 			n, _ := unix.Wait4(p.pid, nil, unix.WNOHANG, nil)
 			alive = alive || n != p.pid
 		}
 		if time.Now().After(deadline) {
-			return left, len(in)
+			return left, max(len(in), 1)
 		}
 		if alive {
 			time.Sleep(pause)
@@ -115,15 +123,14 @@ func openChildren() {
 }
 
 // members returns the processes inside the fence of the calling thread.
-func members() []stat {
-	var in []stat
+func members() (in []stat, err error) {
 	self := unix.Getpid()
 	var all []stat
-	elsewhere(func() { all = processes() })
+	elsewhere(func() { all, err = processes() })
 	for _, p := range all {
 		if p.pid != self && unix.Kill(p.pid, 0) == nil {
 			in = append(in, p)
 		}
 	}
-	return in
+	return in, err
 }

@@ -95,7 +95,8 @@ type Result struct {
 	// LeftBehind names the processes, at most 8, that were alive when the process
 	// ended by itself. They were killed.
 	LeftBehind []string
-	// Survivors counts the processes of the tree that SIGKILL did not end in time.
+	// Survivors counts the processes of the tree that SIGKILL did not end in time, or
+	// is 1 if it could not be learnt whether there are any.
 	Survivors int
 	// Fenced reports that the tree was held together by the fence, not the sweep.
 	Fenced bool

@@ -485,7 +485,11 @@ func TestTwoRunsAtOnce(t *testing.T) {
 // stubbornIn finds the process of mode stubborn that belongs to the run with
 // this scratch folder.
 func stubbornIn(scratch, how string) int {
-	for _, p := range processes() {
+	all, err := processes()
+	if err != nil {
+		panic(err)
+	}
+	for _, p := range all {
 		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
 		if !bytes.Contains(env, []byte("PROC_HELPER=stubborn\x00")) || p.state == 'Z' {
 			continue

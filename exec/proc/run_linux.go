@@ -248,7 +248,11 @@ func (p *process) start(folder string, fenced bool) error {
 	}
 	files := []uintptr{uintptr(child[0]), uintptr(child[1]), uintptr(child[2])}
 	for _, f := range p.spec.Files {
-		files = append(files, f.Fd())
+		fd := f.Fd()
+		if fd == ^uintptr(0) {
+			return fmt.Errorf("%s: %w", f.Name(), os.ErrClosed)
+		}
+		files = append(files, fd)
 	}
 	defer runtime.KeepAlive(p.spec.Files)
 	if p.spec.Confine != nil {
@@ -274,6 +278,11 @@ func (p *process) start(folder string, fenced bool) error {
 			PidFD:     &p.pidfd,
 		},
 	})
+	if errors.Is(err, unix.EBADF) {
+		// All that were handed over are open: the child could not move one up, beyond
+		// the last that it may have.
+		return fmt.Errorf("descriptors of the process: %w", unix.EMFILE)
+	}
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -23,27 +24,38 @@ type stat struct {
 	name           string
 }
 
-// processes lists the processes that /proc shows.
-func processes() []stat {
+// processes lists the processes that /proc shows. An error means that some may be
+// missing, for want of a descriptor say.
+func processes() ([]stat, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
 	var all []stat
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)
 		if err != nil {
 			continue
 		}
-		if b, err := os.ReadFile("/proc/" + n + "/stat"); err == nil {
-			if p, ok := parseStat(pid, b); ok {
-				all = append(all, p)
+		b, err := os.ReadFile("/proc/" + n + "/stat")
+		for _, scarce := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+			if errors.Is(err, scarce) {
+				return nil, err
 			}
 		}
+		if err != nil {
+			continue // it has ended meanwhile, or /proc does not show us what is another's
+		}
+		if p, ok := parseStat(pid, b); ok {
+			all = append(all, p)
+		}
 	}
-	return all
+	return all, nil
 }
 
 // parseStat reads a /proc/PID/stat line (proc_pid_stat(5)). The name stands in
@@ -117,12 +129,16 @@ func enterSweep(pid int, marks runMarks) *sweep {
 }
 
 // find returns the processes of s's tree, the process itself included.
-func (s *sweep) find() (in []stat) {
-	elsewhere(func() { in = s.look() }) // this thread may not see /proc
-	return in
+func (s *sweep) find() (in []stat, err error) {
+	elsewhere(func() { in, err = s.look() }) // this thread may not see /proc
+	return in, err
 }
 
-func (s *sweep) look() []stat {
+func (s *sweep) look() ([]stat, error) {
+	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
 	sweepsMu.Lock()
 	defer sweepsMu.Unlock()
 	roots := make(map[int]bool, len(sweeps))
@@ -137,7 +153,7 @@ func (s *sweep) look() []stat {
 		}
 		return 0
 	}
-	return attribute(processes(), unix.Getpid(), s.pid, s.start, roots, claims)
+	return attribute(all, unix.Getpid(), s.pid, s.start, roots, claims), nil
 }
 
 // attribute picks from all the processes of the tree whose first process is root.
@@ -190,7 +206,8 @@ func attribute(all []stat, self, root int, since uint64, roots map[int]bool, cla
 
 func (s *sweep) signal(sig unix.Signal) {
 	unix.Kill(-s.pid, sig)
-	for _, p := range s.find() {
+	in, _ := s.find() // the group has been told, and finish looks again
+	for _, p := range in {
 		unix.Kill(p.pid, sig)
 	}
 }
@@ -222,7 +239,11 @@ func (s *sweep) finish(reap func()) (left []string, survivors int) {
 	first := true
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		remaining := 0
-		for _, p := range s.find() {
+		in, err := s.find()
+		if err != nil {
+			remaining = 1 // that we know of
+		}
+		for _, p := range in {
 			if p.pid == s.pid {
 				unix.Kill(p.pid, unix.SIGKILL)
 				continue
@@ -242,7 +263,7 @@ func (s *sweep) finish(reap func()) (left []string, survivors int) {
 			unix.Kill(p.pid, unix.SIGKILL)
 			remaining++
 		}
-		first = false
+		first = first && err != nil
 		if remaining == 0 {
 			return left, 0
 		}

@@ -6,12 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"inband/exec/proc"
 	"inband/exec/sandbox"
@@ -335,7 +340,180 @@ func TestThreadIsOutOfReach(t *testing.T) {
 // The tests that say something about a gateway that is not root, as nobody.
 func TestAsNobody(t *testing.T) {
 	asRoot(t)
-	again(t, &syscall.Credential{Uid: nobody.UID, Gid: nobody.GID}, "TestMissing", "TestUserOfAnotherIsRefused", "TestThreadIsOutOfReach")
+	again(t, &syscall.Credential{Uid: nobody.UID, Gid: nobody.GID}, "TestMissing", "TestUserOfAnotherIsRefused", "TestThreadIsOutOfReach",
+		"TestManyRuns", "TestFewDescriptors", "TestNoTerminal", "TestGatewaysEnvironmentIsClosed")
+}
+
+// Many runs at once, a tenth of them stopped at their deadlines: none dies of another's
+// end, none sees a descriptor that is not its own, and nothing of them stays with the
+// gateway.
+func TestManyRuns(t *testing.T) {
+	runs := 500
+	if testing.Short() || raceEnabled {
+		runs = 100
+	}
+	secret, err := os.Open("/etc") // as a folder that the gateway has open
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secret.Close()
+	if _, err := unix.FcntlInt(secret.Fd(), unix.F_SETFD, 0); err != nil { // and a library carelessly so
+		t.Fatal(err)
+	}
+	s, err := sandbox.New(shell())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := proc.Spec{Env: []string{"PATH=/usr/bin:/bin"}, Scratch: t.TempDir(), OutputMax: 1 << 10, Confine: s.Confine, Limit: s.Limit}
+	one := func(i int) {
+		spec := spec
+		spec.Argv, spec.Timeout = []string{"/bin/sh", "-c", fmt.Sprintf("echo %d; exec ls -l /proc/self/fd", i)}, time.Minute
+		if i%10 == 0 {
+			spec.Argv, spec.Timeout = []string{"/bin/sh", "-c", "setsid sleep 1050 & sleep 1050"}, 20*time.Millisecond
+		}
+		res, err := proc.Run(t.Context(), spec)
+		switch out := string(res.Stdout.Head); {
+		case err != nil || res.Unknown || res.Survivors != 0 || res.Folder != nil:
+			t.Errorf("run %d: %+v, %v", i, res, err)
+		case i%10 == 0:
+			if res.Stopped != proc.Deadline {
+				t.Errorf("run %d: %+v, want it stopped", i, res)
+			}
+		case res.Exit != 0 || res.Signal != 0 || !strings.HasPrefix(out, fmt.Sprintf("%d\n", i)):
+			t.Errorf("run %d: exit %d, %v: %s%s", i, res.Exit, res.Signal, out, res.Stderr.Head)
+		case strings.Count(out, " -> ") != 4 || strings.Count(out, "pipe:") != 2 || !strings.Contains(out, " 0 -> /dev/null\n") || !strings.Contains(out, " 3 -> /proc/"):
+			t.Errorf("run %d has other descriptors than its own and that of the folder it lists:\n%s", i, out)
+		}
+	}
+	one(0) // what is opened once
+	one(1)
+	before := held(t)
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range 64 {
+		wg.Go(func() {
+			for i := range next {
+				one(i)
+			}
+		})
+	}
+	for i := range runs {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		after := held(t)
+		if after.fds <= before.fds && after.goroutines <= before.goroutines && after.children == 0 {
+			break
+		}
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("after %d runs the gateway holds %+v, before %+v", runs, after, before)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(spec.Scratch, "*")); len(left)+len(running("1050")) != 0 {
+		t.Errorf("left: %v, %v", left, running("1050"))
+	}
+}
+
+// holds is what a gateway holds.
+type holds struct{ fds, goroutines, children int }
+
+func held(t *testing.T) (h holds) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, list := range lists {
+		b, _ := os.ReadFile(list) // of a thread that has ended, nothing
+		h.children += len(strings.Fields(string(b)))
+	}
+	h.fds, h.goroutines = len(fds), runtime.NumGoroutine()
+	return h
+}
+
+// A gateway without descriptors starts nothing that it cannot watch, mixes up nobody's
+// output, says so at once, and goes on when there are some again.
+func TestFewDescriptors(t *testing.T) {
+	s, err := sandbox.New(shell())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(i int) (proc.Result, error) {
+		return proc.Run(t.Context(), proc.Spec{Argv: []string{"/bin/sh", "-c", fmt.Sprintf("echo %d; echo %d >&2; sleep 0.3", i, i)}, Env: []string{"PATH=/usr/bin:/bin"}, Scratch: t.TempDir(),
+			Timeout: time.Minute, OutputMax: 100, Confine: s.Confine, Limit: s.Limit})
+	}
+	if res, err := one(1); err != nil || res.Exit != 0 {
+		t.Fatal(res, err)
+	}
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var refused, ran atomic.Int64
+	for i := range 200 {
+		wg.Go(func() {
+			res, err := one(i)
+			var start *proc.StartError
+			want := fmt.Sprintf("%d\n", i)
+			switch {
+			case errors.As(err, &start) && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
+				refused.Add(1)
+			case err != nil:
+				t.Errorf("run %d: %v, want a StartError for want of descriptors", i, err)
+			case res.Exit != 0 || string(res.Stdout.Head) != want || string(res.Stderr.Head) != want || res.Folder != nil:
+				t.Errorf("run %d: %+v %s %s", i, res, res.Stdout.Head, res.Stderr.Head)
+			default:
+				ran.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if refused.Load() == 0 || ran.Load() == 0 {
+		t.Errorf("%d were refused and %d ran: want some of both", refused.Load(), ran.Load())
+	}
+	if res, err := one(1); err != nil || res.Exit != 0 {
+		t.Errorf("afterwards: %+v, %v", res, err)
+	}
+}
+
+// A process has a session of its own and no terminal, and cannot type into one.
+func TestNoTerminal(t *testing.T) {
+	res := run(t, shell(), "exec 2>&1; ps -o tty=,sid=,pid= -p $$; echo x >/dev/tty; cat /dev/tty; tty")
+	out := string(res.Stdout.Head)
+	if f := strings.Fields(out); len(f) < 3 || f[0] != "?" || f[1] != f[2] || !strings.Contains(out, "/dev/tty") || !strings.Contains(out, "not a tty") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// Nobody that the gateway starts reads its environment and command line, whoever it runs
+// as, by its number or by its thread's.
+func TestGatewaysEnvironmentIsClosed(t *testing.T) {
+	t.Setenv("BOX_TOKEN", "must-not-be-seen")
+	users := []*sandbox.User{nil}
+	if os.Geteuid() == 0 {
+		users = append(users, &sandbox.User{Name: "root"}, &nobody)
+	}
+	for _, user := range users {
+		p := shell()
+		p.User = user
+		res := run(t, p, "env; cat /proc/$PPID/environ; for f in /proc/$PPID/task/*/environ; do cat $f; done; cat /proc/$PPID/maps; true")
+		if out := string(res.Stdout.Head); !strings.Contains(out, "PATH=") || strings.Contains(out, "must-not-be-seen") || strings.Contains(out, "[heap]") {
+			t.Errorf("%+v: got %s", user, out)
+		}
+		if !strings.Contains(string(res.Stderr.Head), "environ: Permission denied") {
+			t.Errorf("%+v: got %s", user, res.Stderr.Head)
+		}
+	}
 }
 
 // Supplementary groups of the gateway are not those of its processes.
@@ -409,7 +587,7 @@ func again(t *testing.T, as *syscall.Credential, tests ...string) {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(program, b, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, "-test.v", "-test.run", "^("+strings.Join(tests, "|")+")$")
+	cmd := exec.Command(program, "-test.v", "-test.short", "-test.run", "^("+strings.Join(tests, "|")+")$")
 	cmd.Dir, cmd.Env = dir, []string{"TMPDIR=/tmp", "PATH=/usr/bin:/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	out, err := cmd.CombinedOutput()
