@@ -192,6 +192,8 @@ type OpListing struct {
 	Rate          *OpRate         `json:"rate,omitempty"`
 	Permitted     bool            `json:"permitted"` // for the one who asks
 	Digest        string          `json:"digest"`
+	// Process is for those who may manage the gateway, in the read of one command op.
+	Process *OpProcess `json:"process,omitempty"`
 }
 
 // OpRate is how many calls of an op may begin in a time, by all identities together.
@@ -240,7 +242,12 @@ func (d *Door) showOp(by ops.Identity, name string) (any, error) {
 	if !ok {
 		return nil, registry.UnknownOp(ops.OpName(name))
 	}
-	return listing(e, d.Policy(), by), nil
+	policy := d.Policy()
+	l := listing(e, policy, by)
+	if policy.Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+		l.Process = process(e)
+	}
+	return l, nil
 }
 
 func (d *Door) providers() any {

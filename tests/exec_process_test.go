@@ -306,6 +306,13 @@ func TestEmptyAndAbsentAreNone(t *testing.T) {
 		file += "  " + name + ": {summary: Try to get out., " + policy + ", " + reach + "}\n"
 	}
 	l := newSite(t, file, everything)
+	said, _, _ := l.run(l.token, "", "ops", "show", "test.empty")
+	absent, _, _ := l.run(l.token, "", "ops", "show", "test.absent")
+	for _, want := range []string{"reads     nothing but", "writes    nothing but", "executes  no other program", "network   none"} {
+		if !strings.Contains(said, want) || !strings.Contains(absent, want) {
+			t.Errorf("box ops show does not say %q of an empty list, or not of an absent one:\n%s\n%s", want, said, absent)
+		}
+	}
 	for name := range policies {
 		var answer struct{ Result struct{ Stdout string } }
 		if err := l.as(l.scout, "POST", "/exec", map[string]any{"op": name}, &answer); err != nil {
@@ -337,6 +344,9 @@ ops:
 			t.Fatal(err)
 		}
 	})
+	if said, _, _ := l.run(l.token, "", "ops", "show", "test.named"); !strings.Contains(said, "executes  /usr/bin/id\n") {
+		t.Errorf("box ops show does not say what it may execute:\n%s", said)
+	}
 	for op, runs := range map[string]bool{"test.find": false, "test.drop": false, "test.named": true} {
 		a := l.send(http.MethodPost, "/exec", `{"op":"`+op+`"}`, bearer(l.scout))
 		if started, denied := strings.Contains(string(a.body), "uid="), strings.Contains(string(a.body), "Permission denied"); started != runs || denied == runs {

@@ -87,7 +87,10 @@ as their JSON Schema.`,
 		Args:              exactly("the op"),
 		ValidArgsFunction: a.completeOp,
 		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
-			var op opListing
+			var op struct {
+				opListing
+				Process *opProcess `json:"process"`
+			}
 			raw, err := c.get(ctx, request{route: routeOp, names: args}, &op)
 			if err != nil {
 				return err
@@ -95,18 +98,54 @@ as their JSON Schema.`,
 			if a.json || a.jsonl {
 				return a.document(raw)
 			}
-			return a.printOp(op)
+			return a.printOp(op.opListing, op.Process)
 		}),
 	}
 	return a.speaks(cmd)
 }
 
-func (a *app) printOp(op opListing) error {
+// opProcess is what the process of a command op may do.
+type opProcess struct {
+	Program    string   `json:"program"`
+	Read       []string `json:"read"`
+	Write      []string `json:"write"`
+	Exec       []string `json:"exec"`
+	Network    string   `json:"network"`
+	RunAs      string   `json:"run_as"`
+	Unconfined bool     `json:"unconfined"`
+}
+
+// words says in words what p may do; nothing is left to be guessed from its absence.
+func (p *opProcess) words() [][2]string {
+	if p == nil {
+		return nil
+	}
+	or := func(list []string, none string) string {
+		if len(list) == 0 {
+			return none
+		}
+		return strings.Join(list, ", ")
+	}
+	network := map[string]string{"none": "none, no socket at all", "netlink": "none, but it may ask the kernel about the network", "any": "any"}[p.Network]
+	words := [][2]string{{"program", p.Program}}
+	if p.Unconfined {
+		words = append(words, [2]string{"sandbox", "none: it has all the rights of its user"})
+	}
+	user := p.RunAs
+	if user == "" {
+		user = "nobody, or the gateway's own user where that is not root"
+	}
+	return append(words, [2]string{"reads", or(p.Read, "nothing but the system's libraries and its private folder")},
+		[2]string{"writes", or(p.Write, "nothing but its private folder")}, [2]string{"executes", or(p.Exec, "no other program")},
+		[2]string{"network", network}, [2]string{"runs as", user})
+}
+
+func (a *app) printOp(op opListing, process *opProcess) error {
 	head := [][2]string{
 		{"op", op.Name}, {"aliases", strings.Join(op.Aliases, ", ")}, {"provider", op.Provider}, {"does", op.Summary},
 		{"effect", effect(op.SideEffecting)}, {"you", permitted(op.Permitted) + " run it"}, {"bounds", op.bounds()}, {"digest", op.Digest},
 	}
-	for _, l := range head {
+	for _, l := range append(head, process.words()...) {
 		if l[1] == "" {
 			continue
 		}
