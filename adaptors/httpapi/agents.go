@@ -13,7 +13,7 @@ import (
 // NewAgent is the body of POST /v1/agents.
 type NewAgent struct {
 	ID     ops.IdentityID   `json:"id" minLength:"1" maxLength:"64" doc:"a-z, 0-9, then also . _ -"`
-	Role   ops.Role         `json:"role" enum:"agent,operator,bridge"`
+	Role   ops.Role         `json:"role" enum:"agent,operator,bridge,worker,verifier"`
 	Agents []ops.IdentityID `json:"agents,omitempty" nullable:"false" maxItems:"256" doc:"For a bridge: the agents that it hands in replies for."`
 }
 

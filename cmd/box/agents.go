@@ -80,11 +80,11 @@ than a hash.`
 		Args: a.subcommandOnly,
 		RunE: list,
 	}
-	cmd.Flags().StringVar(&role, "role", "", "only this role: agent, operator or bridge")
+	cmd.Flags().StringVar(&role, "role", "", "only this role: agent, operator, bridge, worker or verifier")
 	listCmd := &cobra.Command{
 		Use: "list", Short: "List identities", Long: long, Example: "  box agents list --role bridge", Args: exactly(), RunE: list,
 	}
-	listCmd.Flags().StringVar(&role, "role", "", "only this role: agent, operator or bridge")
+	listCmd.Flags().StringVar(&role, "role", "", "only this role: agent, operator, bridge, worker or verifier")
 	cmd.AddCommand(a.speaks(listCmd), a.agentsShowCommand(), a.agentsAddCommand(), a.agentsRotateCommand(), a.agentsRevokeCommand())
 	return a.speaks(cmd)
 }
@@ -119,7 +119,9 @@ is a stable id: small letters, digits, and . _ - inside; it is never used again,
 even after it is revoked.
 
 An agent writes replies. An operator may do everything. A bridge hands in the replies
-of the agents named by --agent, which must exist.`,
+of the agents named by --agent, which must exist. Workers and verifiers belong to the
+execution plane, which this version does not have: by the default policy they may do
+nothing.`,
 		Example: `  box agents add ada > ada.token
   box agents add relay --role bridge --agent ada --agent bob`,
 		Args: exactly("the identity"),
@@ -149,7 +151,7 @@ of the agents named by --agent, which must exist.`,
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&role, "role", "agent", "agent, operator or bridge")
+	cmd.Flags().StringVar(&role, "role", "agent", "agent, operator, bridge, worker or verifier")
 	cmd.Flags().StringArrayVar(&agents, "agent", nil, "an agent that the bridge hands in replies for (may be repeated)")
 	return a.speaks(cmd)
 }

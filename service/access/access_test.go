@@ -213,6 +213,22 @@ func TestRotate(t *testing.T) {
 	}
 }
 
+// Each role can be given, and is what the token proves.
+func TestRoles(t *testing.T) {
+	d, _ := open(t)
+	for _, role := range []ops.Role{ops.Agent, ops.Operator, ops.Bridge, ops.Worker, ops.Verifier} {
+		who := ops.Identity{ID: ops.IdentityID("a-" + role), Role: role}
+		token, err := d.Add(t.Context(), who)
+		if err != nil {
+			t.Errorf("%s: %v", role, err)
+			continue
+		}
+		if got, err := d.Authenticate(t.Context(), token); err != nil || got != who {
+			t.Errorf("%s: the token proves %v, %v", role, got, err)
+		}
+	}
+}
+
 func TestAddRefuses(t *testing.T) {
 	d, _ := open(t)
 	if _, err := d.Add(t.Context(), ops.Identity{ID: "ada", Role: ops.Operator}); err != nil {
@@ -230,7 +246,8 @@ func TestAddRefuses(t *testing.T) {
 		{who: ops.Identity{ID: "a\n", Role: ops.Agent}, want: ops.BadRequest},
 		{who: ops.Identity{ID: ops.IdentityID(strings.Repeat("a", 65)), Role: ops.Agent}, want: ops.BadRequest},
 		{who: ops.Identity{ID: "x", Role: "king"}, want: ops.BadRequest},
-		{who: ops.Identity{ID: "x", Role: ops.Worker}, want: ops.BadRequest},
+		{who: ops.Identity{ID: "x"}, want: ops.BadRequest},
+		{who: ops.Identity{ID: "x", Role: ops.Worker}, agents: []ops.IdentityID{"ada"}, want: ops.BadRequest},
 		{who: ops.Identity{ID: "x", Role: ops.Agent}, agents: []ops.IdentityID{"ada"}, want: ops.BadRequest},
 		{who: ops.Identity{ID: "x", Role: ops.Bridge}, agents: []ops.IdentityID{"nobody"}, want: ops.BadRequest},
 		{who: ops.Identity{ID: "x", Role: ops.Bridge}, agents: []ops.IdentityID{"ada"}, want: ops.BadRequest},

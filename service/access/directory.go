@@ -66,8 +66,8 @@ func (d *Directory) Add(ctx context.Context, id ops.Identity, agents ...ops.Iden
 	switch {
 	case !id.ID.Valid():
 		return "", ops.Faultf(ops.BadRequest, "the id %q: want a-z, 0-9, then also . _ -, at most 64 bytes", clip(string(id.ID)))
-	case id.Role != ops.Agent && id.Role != ops.Operator && id.Role != ops.Bridge:
-		return "", ops.Faultf(ops.BadRequest, "the role %q: want agent, operator or bridge", clip(string(id.Role)))
+	case !known(id.Role):
+		return "", ops.Faultf(ops.BadRequest, "the role %q: want agent, operator, bridge, worker or verifier", clip(string(id.Role)))
 	case id.Role != ops.Bridge && len(agents) > 0:
 		return "", ops.Faultf(ops.BadRequest, "only a bridge has agents, and %s is no bridge", id.ID)
 	}
@@ -105,6 +105,12 @@ func (d *Directory) Add(ctx context.Context, id ops.Identity, agents ...ops.Iden
 		return "", err
 	}
 	return token, nil
+}
+
+// known reports whether a principal can have the role.
+func known(role ops.Role) bool {
+	_, ok := principals[role]
+	return ok
 }
 
 // Revoke ends an identity and its tokens for good. One that is revoked already
