@@ -22,6 +22,8 @@ func AsFault(err error) *ops.Fault {
 		return ops.Faultf(ops.Unavailable, "the request ended before it was served")
 	case errors.Is(err, journal.ErrFull):
 		return ops.Faultf(ops.Unavailable, "the store is full; nothing was written")
+	case errors.Is(err, journal.ErrScarce):
+		return ops.Faultf(ops.Busy, "the machine has no descriptor left for the store; nothing was written, try again soon")
 	case errors.Is(err, journal.ErrClosed):
 		return ops.Faultf(ops.Unavailable, "the gateway is stopping")
 	case errors.Is(err, journal.ErrUnknownCommit):

@@ -19,6 +19,9 @@ var (
 	ErrReadOnly = errors.New("read-only transaction")
 	// ErrFull: no room for the write. Nothing of it remains; it may succeed later.
 	ErrFull = errors.New("journal is full")
+	// ErrScarce: the machine has no descriptor for another reader now. It may succeed
+	// soon.
+	ErrScarce = errors.New("journal cannot be opened once more now")
 	// ErrCorrupt: the database is damaged or is not one.
 	ErrCorrupt = errors.New("journal is damaged or not one")
 	// ErrOwned: another process owns the store; see OwnedError.

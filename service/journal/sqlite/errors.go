@@ -40,6 +40,15 @@ func translate(err error) error {
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
+// scarce adds ErrScarce to the error of a connection that cannot be opened. The store
+// has opened the same files before, so it is descriptors that are wanting.
+func scarce(err error) error {
+	if primary(err) == codes.SQLITE_CANTOPEN {
+		return fmt.Errorf("%w: %w", journal.ErrScarce, err)
+	}
+	return err
+}
+
 // isDatabase reports whether an error came out of the database rather than out of a
 // caller's func or a check before it.
 func isDatabase(err error) bool {

@@ -46,7 +46,7 @@ func (s *Store) View(ctx context.Context, f func(journal.Tx) error) error {
 	return s.read(ctx, func(ctx context.Context) error {
 		tx, err := s.readers.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 		if err != nil {
-			return fmt.Errorf("begin view: %w", translate(err))
+			return fmt.Errorf("begin view: %w", scarce(translate(err)))
 		}
 		defer tx.Rollback()
 		// SQLite takes the snapshot at the first read, which is f's to delay.
@@ -54,7 +54,7 @@ func (s *Store) View(ctx context.Context, f func(journal.Tx) error) error {
 		const pin = `SELECT commits FROM journal_state`
 		t := &readTx{guard: guard{now: s.clock.now()}, ctx: ctx, tx: tx, pool: s.readers}
 		if err := t.Query(pin, func(scan func(...any) error) error { return scan(&commits) }); err != nil {
-			return err
+			return scarce(err)
 		}
 		defer t.end()
 		if err := f(t); err != nil {
