@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -77,12 +78,16 @@ func TestCallsDoNotMix(t *testing.T) {
 	group.Wait()
 	for _, s := range all {
 		var shown struct {
-			Op     string
-			Params struct{ V string }
+			Op      string
+			Params  struct{ V string }
+			Receipt struct{ Argv []string }
 		}
 		raw, err := c.get(t.Context(), request{route: routeCall, names: []string{s.call}}, &shown)
 		if err != nil || shown.Op != s.op || shown.Params.V != s.value {
 			t.Errorf("call %s of %s %s is recorded as %s, %v", s.call, s.op, s.value, raw, err)
+		}
+		if want := []string{"/bin/echo", s.op[len("test."):], s.value}; !slices.Equal(shown.Receipt.Argv, want) {
+			t.Errorf("the receipt of call %s has %q, want %q", s.call, shown.Receipt.Argv, want)
 		}
 	}
 	if err := stop(); err != nil {
