@@ -38,6 +38,9 @@ type callShown struct {
 	From   ops.Origin      `json:"from"`
 	Result json.RawMessage `json:"result"`
 	Fault  *ops.Fault      `json:"fault"`
+
+	Receipt  json.RawMessage `json:"receipt"`
+	Position int64           `json:"audit_position"`
 }
 
 func (a *app) callsCommand() *cobra.Command {
@@ -84,7 +87,8 @@ func (a *app) callsShowCommand() *cobra.Command {
 		Use:   "show CALL",
 		Short: "Show a call and what came of it",
 		Long: `Show a call and what came of it: its parameters, where it came from, its result or
-its fault. --wait waits until it is settled; the exit code then says how it ended,
+its fault, and the receipt of its execution. The signed log holds the digest of the
+receipt at the position that is shown (box audit). --wait waits until it is settled; the exit code then says how it ended,
 as that of exec does. Without --wait the exit code is 0 when the call could be shown.`,
 		Example: `  box calls show c-01k9…
   box calls show c-01k9… --wait --timeout 1m`,
@@ -205,9 +209,11 @@ func (a *app) printCall(c callShown, raw json.RawMessage) error {
 	line("started", maybeStamp(c.StartedAt))
 	line("settled", maybeStamp(c.SettledAt))
 	line("params", string(c.Params))
-	var confined struct{ Layers json.RawMessage } // what a command op ran in; others have none
-	if json.Unmarshal(c.Result, &confined) == nil {
-		line("layers", string(confined.Layers))
+	if len(c.Receipt) > 0 {
+		lines = append(lines, receiptLines(c.Receipt)...)
+	}
+	if c.Position > 0 {
+		line("audit", fmt.Sprintf("position %d", c.Position))
 	}
 	if c.Fault != nil {
 		line("fault", fmt.Sprintf("%s (%s)", c.Fault.Message, c.Fault.Code))
