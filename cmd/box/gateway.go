@@ -21,6 +21,7 @@ import (
 
 	"inband/adaptors/httpapi"
 	"inband/exec/command"
+	"inband/exec/proc"
 	"inband/harvester"
 	"inband/ops"
 	"inband/service"
@@ -47,6 +48,9 @@ type gatewayConfig struct {
 	Listening func(address)
 	// Artifacts bounds the bytes of all published files; 0 is artifacts.DefaultQuota.
 	Artifacts int64
+	// Enclose puts the process into a cgroup of its own, which only a process that is a
+	// gateway and nothing else should do.
+	Enclose bool
 }
 
 // gateway is the running service: the store, the door, the threads and the API, made
@@ -57,20 +61,21 @@ type gateway struct {
 	log     *slog.Logger
 	started time.Time
 
-	store    *sqlite.Store
-	files    *artifacts.Store
-	notary   *notary.Notary
-	native   []ops.Bound
-	registry *ops.Live
-	ops      atomic.Pointer[opSet] // what the registry in force was loaded with
-	layers   []service.Layer       // of the sandbox, as they are here
-	policy   *access.LivePolicy
-	door     *service.Door
-	threads  *threads.Threads
-	api      *httpapi.Server
-	cert     tls.Certificate
-	listener net.Listener
-	at       address
+	store     *sqlite.Store
+	enclosure *proc.Enclosure // nil if the process is not enclosed
+	files     *artifacts.Store
+	notary    *notary.Notary
+	native    []ops.Bound
+	registry  *ops.Live
+	ops       atomic.Pointer[opSet] // what the registry in force was loaded with
+	layers    []service.Layer       // of the sandbox, as they are here
+	policy    *access.LivePolicy
+	door      *service.Door
+	threads   *threads.Threads
+	api       *httpapi.Server
+	cert      tls.Certificate
+	listener  net.Listener
+	at        address
 
 	stopping  atomic.Bool
 	reloading sync.Mutex
@@ -84,7 +89,7 @@ type gateway struct {
 // open. ctx bounds the opening only.
 func openGateway(ctx context.Context, cfg gatewayConfig) (*gateway, error) {
 	cfg.Ops.Credentials.Folder = cfg.Folder.credentials()
-	g := &gateway{cfg: cfg, log: cfg.Log, started: time.Now(), layers: machineLayers()}
+	g := &gateway{cfg: cfg, log: cfg.Log, started: time.Now()}
 	if err := g.open(ctx); err != nil {
 		return nil, errors.Join(err, g.release())
 	}
@@ -95,6 +100,10 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if g.store, err = openState(ctx, g.cfg.Folder, g.log); err != nil {
 		return err
 	}
+	if err = g.enclose(); err != nil {
+		return err
+	}
+	g.layers = machineLayers()
 	if g.notary, err = notary.Open(ctx, notary.Config{Store: g.store, Folder: g.cfg.Folder.audit(), Log: g.log}); err != nil {
 		return err
 	}
@@ -268,6 +277,7 @@ func (g *gateway) release() error {
 		g.notary.Close(grace)
 		cancel()
 	}
+	g.disclose()
 	if g.store != nil {
 		errs = append(errs, g.store.Close())
 	}

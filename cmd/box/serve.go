@@ -78,7 +78,7 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 				return err
 			}
 			g, err := openGateway(cmd.Context(), gatewayConfig{
-				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Artifacts: int64(kept), Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log,
+				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Artifacts: int64(kept), Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log, Enclose: true,
 			})
 			if err != nil {
 				return err
