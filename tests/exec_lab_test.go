@@ -31,10 +31,9 @@ import (
 // of a gateway that is root run as another.
 func program(t testing.TB) string {
 	t.Helper()
-	build(t, "") // makes the folder
 	built.Lock()
 	defer built.Unlock()
-	folder := filepath.Join(built.dir, "program")
+	folder := filepath.Join(builtFolder(t), "program")
 	path := filepath.Join(folder, "act")
 	if _, err := os.Stat(path); err == nil {
 		return path

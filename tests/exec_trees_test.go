@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -60,7 +59,7 @@ ops:
 		}
 	}
 	if err := json.Unmarshal(a.body, &done); err != nil || done.State != ops.Succeeded || done.Result.Stdout != "started\n" || done.Result.ExitCode == nil || *done.Result.ExitCode != 0 ||
-		len(done.Result.Left) != 1 || !strings.Contains(done.Result.Left[0], "sleep") {
+		len(done.Result.Left) != 1 {
 		t.Errorf("a descendant that stays: status %d %s (%v)", a.status, a.body, err)
 	}
 	if took := time.Since(asked); took > 30*time.Second { // the case asks for one; the descendant would sleep for an hour

@@ -61,14 +61,20 @@ touch children; until [ "$(wc -l <children)" = 8 ]; do sleep 0.02; done; cat chi
 
 func newLab(t *testing.T, state string) *lab {
 	t.Helper()
-	l := &lab{t: t, box: build(t, ""), dir: t.TempDir()}
+	l := &lab{t: t, box: build(t, ""), dir: openFolder(t)}
+	// The ops of a gateway that is root run as another user, who may start what stands
+	// there and write to what is made here.
+	if err := os.Chmod(l.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.file("acts")
 	if out, err := exec.Command(l.box, "--state", state, "init").CombinedOutput(); err != nil {
 		t.Fatalf("init: %v\n%s", err, out)
 	}
 	file := "provider: test\ntitle: Ops that misbehave\nops:\n"
 	for _, s := range scripts {
 		path := filepath.Join(l.dir, s.name)
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+strings.ReplaceAll(s.script, "DIR", l.dir)+"\n"), 0o700); err != nil {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+strings.ReplaceAll(s.script, "DIR", l.dir)+"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		file += fmt.Sprintf("  %s:\n    summary: For the tests.\n    side_effecting: %v\n    argv: [%s]\n    timeout: %s\n    fs: {read: [%s, /dev/zero], exec: [/bin, /usr/bin]", s.name, s.sideEffecting, path, s.timeout, l.dir)
@@ -78,7 +84,7 @@ func newLab(t *testing.T, state string) *lab {
 		file += "}\n"
 	}
 	starts := filepath.Join(l.dir, "starts")
-	if err := unix.Mkfifo(starts, 0o600); err != nil {
+	if err := errors.Join(unix.Mkfifo(starts, 0o600), os.Chmod(starts, 0o666)); err != nil {
 		t.Fatal(err)
 	}
 	var err error
