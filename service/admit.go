@@ -20,6 +20,7 @@ type Order struct {
 	call   ops.Call
 	entry  *ops.Entry // nil if the op is unknown
 	fault  *ops.Fault // why it is refused, nil if it is not
+	asking *asking    // what an approval of it is for, nil if it needs none
 	digest string     // of op and parameters, for the idempotency key
 	held   *held      // what it has had of the rates
 }
@@ -42,7 +43,9 @@ func (d *Door) Prepare(call ops.Call) Order {
 	}
 	o.entry = entry
 	o.call.Op = entry.Name
-	if o.fault = d.permit(call, entry); o.fault != nil {
+	run, ask, policy := d.decisions(call, entry)
+	if !run.Allowed && !ask.Allowed {
+		o.fault = ops.Faultf(ops.NotPermitted, "%s may not run %s: %s", call.By, entry.Name, run.Rule)
 		o.call.Params = keepable(call.Params)
 		return o
 	}
@@ -60,23 +63,23 @@ func (d *Door) Prepare(call ops.Call) Order {
 	}
 	sum := sha256.Sum256([]byte(string(entry.Name) + "\x00" + string(canonical)))
 	o.digest = hex.EncodeToString(sum[:])
+	if !run.Allowed {
+		d.ask(&o, policy.Digest())
+	}
 	return o
 }
 
-// permit decides whether call may run entry. One that would have to wait for an
-// approval is refused, since nobody can give one yet.
-func (d *Door) permit(call ops.Call, entry *ops.Entry) *ops.Fault {
-	policy, request := d.Policy(), runRequest(call.By, entry)
+// decisions says whether call may run entry now, whether it may otherwise wait for an
+// approval, and which policy says so.
+func (d *Door) decisions(call ops.Call, entry *ops.Entry) (run, ask access.Decision, policy *access.Policy) {
+	policy = d.Policy()
+	request := runRequest(call.By, entry)
 	request.Entrance, request.Evidence = access.Entrance(call.From), call.Evidence
-	decision := policy.Decide(request)
-	if decision.Allowed {
-		return nil
+	if run = policy.Decide(request); !run.Allowed {
+		request.Action = access.Ask
+		ask = policy.Decide(request)
 	}
-	request.Action = access.Ask
-	if policy.Decide(request).Allowed {
-		return ops.Faultf(ops.NotPermitted, "%s may run %s only with an approval, and this version has no approvals", call.By, entry.Name)
-	}
-	return ops.Faultf(ops.NotPermitted, "%s may not run %s: %s", call.By, entry.Name, decision.Rule)
+	return run, ask, policy
 }
 
 // runRequest asks whether by may run entry, on the worst evidence that there is.
@@ -88,14 +91,15 @@ func runRequest(by ops.Identity, entry *ops.Entry) access.Request {
 // tx has committed, the caller hands the tickets to Run; if it never does, the next
 // start of the gateway finds the calls.
 //
-// A refused call is written too, with its outcome, and OnSettle functions see it.
-// A call that is too many for the rate of its op or its identity is refused as
-// RateLimited. A call whose key is known is not written again: its ticket carries the stored
-// outcome, or IN_PROGRESS, or KEY_REUSED.
+// A refused call is written too, with its outcome, and OnSettle functions see it. A call
+// that is too many for the rate of its op or its identity is refused as RateLimited. One
+// that waits for an approval is parked, and its ticket names the approval. A call whose
+// key is known is not written again: its ticket carries the stored outcome, or the
+// approval that it waits for, or IN_PROGRESS, or KEY_REUSED.
 //
-// The error is one of the store, or Busy when too many calls wait, of all or of the
-// one who ordered them; then nothing of orders may be committed. All of orders are of
-// one identity.
+// The error is one of the store, or Busy when too many calls wait, in line or for an
+// approval, of all or of the one who ordered them; then nothing of orders may be
+// committed. All of orders are of one identity.
 func (d *Door) Admit(tx journal.Tx, orders ...Order) ([]Ticket, error) {
 	if fault := d.room(orders); fault != nil {
 		return nil, fault
@@ -127,7 +131,7 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 		}
 		if found {
 			d.giveBack(o)
-			return earlier.again(o.digest), nil
+			return earlier.again(tx, o.digest)
 		}
 	}
 	if fault := d.take(o); fault != nil {
@@ -142,6 +146,13 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 			return Ticket{}, err
 		}
 		return Ticket{Call: call.ID, Op: call.Op, State: ops.Refused, Outcome: &outcome}, nil
+	}
+	if o.asking != nil {
+		id, err := d.park(tx, o)
+		if err != nil {
+			return Ticket{}, err
+		}
+		return Ticket{Call: call.ID, Op: call.Op, State: ops.Parked, Approval: id}, nil
 	}
 	if err := record(tx, call, "call.received", nil); err != nil {
 		return Ticket{}, err
@@ -159,18 +170,21 @@ type earlierCall struct {
 }
 
 // again is the ticket for a call that was made before.
-func (e earlierCall) again(digest string) Ticket {
-	refused := func(f *ops.Fault) Ticket {
+func (e earlierCall) again(tx journal.Tx, digest string) (Ticket, error) {
+	refused := func(f *ops.Fault) (Ticket, error) {
 		return Ticket{Call: e.id, Op: e.op, State: e.state,
-			Outcome: &ops.Outcome{State: ops.Refused, Fault: f.With("call", e.id)}}
+			Outcome: &ops.Outcome{State: ops.Refused, Fault: f.With("call", e.id)}}, nil
 	}
 	switch {
 	case digest != e.digest:
 		return refused(ops.Faultf(ops.KeyReused, "this idempotency key was used for call %s, with another op or other parameters; use a new key", e.id))
+	case e.state == ops.Parked:
+		a, _, err := approvalOf(tx, e.id)
+		return Ticket{Call: e.id, Op: e.op, State: e.state, Approval: a.id, Replayed: true}, err
 	case e.outcome == nil:
 		return refused(ops.Faultf(ops.InProgress, "call %s has this idempotency key and is not settled yet", e.id))
 	}
-	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: e.outcome, Replayed: true}
+	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: e.outcome, Replayed: true}, nil
 }
 
 // Submit admits one call and runs it. The ticket of a call that runs is not
@@ -203,13 +217,17 @@ func (d *Door) room(orders []Order) *ops.Fault {
 	if len(orders) == 0 {
 		return nil
 	}
-	by := orders[0].call.By
+	return d.roomFor(orders[0].call.By, len(orders))
+}
+
+// roomFor is a fault if n more calls of by would be more than may wait.
+func (d *Door) roomFor(by ops.Identity, n int) *ops.Fault {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if waiting := len(d.tasks); waiting+len(orders) > d.maxWaiting {
+	if waiting := len(d.tasks); waiting+n > d.maxWaiting {
 		return ops.Faultf(ops.Busy, "%d calls wait already; try again later", waiting)
 	}
-	if s := d.shares[by.ID]; s != nil && by.Role != ops.Operator && s.waiting+len(orders) > d.shareWaiting {
+	if s := d.shares[by.ID]; s != nil && by.Role != ops.Operator && s.waiting+n > d.shareWaiting {
 		return ops.Faultf(ops.Busy, "%d calls of %s wait already; try again later", s.waiting, by)
 	}
 	return nil

@@ -58,8 +58,13 @@ func insert(tx journal.Tx, o Order, owner string) error {
 			return fmt.Errorf("refusal of call %s: %w", call.ID, err)
 		}
 		state, outcome, settled = ops.Refused, string(b), now
-	} else if call.Key != "" {
-		key = call.Key
+	} else {
+		if call.Key != "" {
+			key = call.Key
+		}
+		if o.asking != nil {
+			state = ops.Parked
+		}
 	}
 	_, err = tx.Exec(`INSERT INTO call (id, by_id, by_role, op, provider, effect, definition, params, body_hash, idem_key,
 			source, origin, evidence, state, owner, outcome, received_at, settled_at)

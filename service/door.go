@@ -59,6 +59,8 @@ type Config struct {
 	// in a time, those that are refused included; the ops' own rates are beside it. The
 	// zero value means DefaultRate.
 	RatePerIdentity ops.Rate
+
+	Approvals ApprovalLimits // the zero value is the standard ones
 }
 
 // SettleFunc adds to the transaction in which a call settles. It may run again. An
@@ -81,6 +83,8 @@ type Door struct {
 
 	rates           rates
 	ratePerIdentity ops.Rate
+
+	approvals approvals
 
 	life context.Context // ends when Close has waited long enough
 	stop context.CancelFunc
@@ -126,6 +130,10 @@ func New(cfg Config) (*Door, error) {
 		return nil, fmt.Errorf("service: MaxRunning %d, MaxWaiting %d and shares of %d and %d: want at least 1",
 			cfg.MaxRunning, cfg.MaxWaiting, cfg.ShareRunning, cfg.ShareWaiting)
 	}
+	limits, err := cfg.Approvals.withDefaults()
+	if err != nil {
+		return nil, err
+	}
 	d := &Door{
 		store:    cfg.Store,
 		registry: cfg.Registry,
@@ -142,6 +150,8 @@ func New(cfg Config) (*Door, error) {
 		shareWaiting: cfg.ShareWaiting,
 
 		ratePerIdentity: cfg.RatePerIdentity,
+
+		approvals: approvals{limits: limits, attention: make(chan struct{}, 1)},
 	}
 	d.life, d.stop = context.WithCancel(context.Background())
 	return d, nil
@@ -169,6 +179,7 @@ func (d *Door) Start(ctx context.Context) error {
 		d.work.Wait()
 		return fmt.Errorf("recover open calls: %w", err)
 	}
+	d.work.Go(d.expire)
 	return nil
 }
 

@@ -189,7 +189,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"unknown op", call(scout, "t.nothing"), ops.UnknownOp, "t.nothing"},
 		{"misspelt op", call(scout, "t.raed"), ops.UnknownOp, "t.read"},
-		{"write by an agent", call(scout, "t.write"), ops.NotPermitted, "agent/scout"},
+		{"write by a bridge", call(ops.Identity{ID: "relay", Role: ops.Bridge}, "t.write"), ops.NotPermitted, "bridge/relay"},
 		{"nobody", call(ops.Identity{}, "t.read"), ops.NotPermitted, "nobody"},
 		{"an identity that does not exist", call(ops.Identity{ID: "eve", Role: ops.Operator}, "t.read"), ops.NotPermitted, "eve"},
 		{"another role than on record", call(ops.Identity{ID: "scout", Role: ops.Operator}, "t.write"), ops.NotPermitted, "scout"},
@@ -373,7 +373,7 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("ran %d times, want once", ran.Load())
 	}
 	// The scope is the identity, and a refused call does not use up its key.
-	if ticket, o := h.run(keyed(scout, "t.write", `{}`)); ticket.Replayed || o.Fault.Code != ops.NotPermitted {
+	if ticket, o := h.run(keyed(scout, "t.write", `{"n":-1}`)); ticket.Replayed || o.Fault.Code != ops.InvalidParams {
 		t.Errorf("another identity got %+v", o)
 	}
 	if ticket, o := h.run(keyed(scout, "t.read", `{}`)); ticket.Replayed || o.State != ops.Succeeded {

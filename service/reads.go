@@ -106,6 +106,7 @@ func NewReads(d *Door, directory *access.Directory, about About) *Reads {
 		Read{Name: "providers", Do: func(context.Context, ops.Identity, Query) (any, error) { return d.providers(), nil }},
 		Read{Name: "calls", Do: d.listCalls},
 		Read{Name: "call", Do: d.showCall},
+		Read{Name: "approvals", Do: d.listApprovals},
 		Read{Name: "agents", Manage: true, Do: func(ctx context.Context, _ ops.Identity, q Query) (any, error) {
 			l, err := directory.List(ctx, ops.Role(q.Filter["role"]))
 			if l == nil {
@@ -294,6 +295,7 @@ type CallShowing struct {
 	From       ops.Origin      `json:"from"`
 	Evidence   ops.Evidence    `json:"evidence"`
 	StartedAt  string          `json:"started_at,omitempty"`
+	Approval   ApprovalID      `json:"approval,omitempty"` // that it waits or has waited for
 	Result     json.RawMessage `json:"result,omitempty"`
 	Fault      *ops.Fault      `json:"fault,omitempty"`
 	Withheld   bool            `json:"withheld,omitempty"` // the policy keeps what it said from the one who asks
@@ -358,9 +360,13 @@ func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, er
 // showCall answers the read call.
 func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, error) {
 	var c storedCall
+	var a approval
 	var enrolled bool
 	err := d.store.View(ctx, func(tx journal.Tx) (err error) {
 		if c, err = load(tx, ops.CallID(q.Arg)); err != nil {
+			return err
+		}
+		if a, _, err = approvalOf(tx, c.ID); err != nil {
 			return err
 		}
 		enrolled, err = access.Enrolled(tx, by.ID, c.By.ID)
@@ -375,7 +381,7 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 	}
 	s := CallShowing{
 		CallListing: d.listed(c), Provider: c.Provider, Definition: c.definition, Params: c.Params,
-		Key: c.Key, From: c.From, Evidence: c.Evidence,
+		Key: c.Key, From: c.From, Evidence: c.Evidence, Approval: a.id,
 	}
 	if c.StartedAt != nil {
 		s.StartedAt = ops.Stamp(*c.StartedAt)

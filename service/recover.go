@@ -13,11 +13,11 @@ import (
 //
 // Calls that may run again are put in line; the others are settled by what is
 // certain: one with side effects that had not begun has failed, one that had may
-// have acted.
+// have acted. One that waits for an approval goes on waiting.
 func (d *Door) recover(ctx context.Context) error {
 	var open []storedCall
 	err := d.store.View(ctx, func(tx journal.Tx) (err error) {
-		open, err = selectCalls(tx, `WHERE outcome IS NULL AND state <> 'accepted' AND owner <> $1 ORDER BY id`, string(d.store.Boot()))
+		open, err = selectCalls(tx, `WHERE outcome IS NULL AND state NOT IN ('accepted', 'parked') AND owner <> $1 ORDER BY id`, string(d.store.Boot()))
 		return err
 	})
 	if err != nil {

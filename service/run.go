@@ -103,6 +103,9 @@ func (d *Door) execute(t *task) {
 		d.settle(t, ops.Failure(fault))
 		return
 	}
+	if d.stale(t) {
+		return
+	}
 	t.began.Store(true)
 	failpoint.Here("door.started")
 	outcome := d.outcomeOf(t)

@@ -192,7 +192,12 @@ func (d *Door) leave(id ops.CallID, w *waiter) {
 // follow wakes the callers of Await as outcomes are committed, whoever wrote them.
 func (d *Door) follow(after int64) {
 	Follow(d.life, d.store, after, d.log, func(e journal.Event) {
-		if e.Kind != "call.settled" {
+		switch e.Kind {
+		case "call.settled":
+		case "approval.requested", "agent.revoked":
+			d.wake()
+			return
+		default:
 			return
 		}
 		id := ops.CallID(strings.TrimPrefix(e.Stream, streamPrefix))
@@ -249,11 +254,20 @@ func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.
 	if c.outcome != nil {
 		return c.State, ops.Faultf(ops.Conflict, "call %s is %s already", id, c.State).With("state", c.State)
 	}
+	parked := false
 	err = d.store.Update(ctx, func(tx journal.Tx) error {
-		return tx.Append(stream(id), journal.Any, "call.cancel_requested", fmt.Appendf(nil, `{"call":%q,"by":{"id":%q,"role":%q}}`, id, by.ID, by.Role))
+		err := tx.Append(stream(id), journal.Any, "call.cancel_requested", fmt.Appendf(nil, `{"call":%q,"by":{"id":%q,"role":%q}}`, id, by.ID, by.Role))
+		if err != nil {
+			return err
+		}
+		parked, err = d.unask(tx, by, c.call())
+		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
+	case parked:
+		return ops.Cancelled, nil
 	}
 	t := d.task(id)
 	if t == nil && c.State != ops.Received {

@@ -10,6 +10,9 @@ type Ticket struct {
 	// Replayed says that this key and body were known: Outcome is the stored one,
 	// and nothing ran.
 	Replayed bool
+	// Approval is what a parked call waits for. Such a ticket has no Outcome, and
+	// nothing is under way.
+	Approval ApprovalID
 	// Outcome is set when there is nothing to wait for: the call is settled, or this
 	// request was refused on account of an earlier call, which Call and State then
 	// describe (IN_PROGRESS, KEY_REUSED).

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"inband/ops"
+	"inband/service/access"
 	"inband/service/threads"
 )
 
@@ -30,23 +31,43 @@ ops:
     side_effecting: true
     params:
       count: {type: int, min: 0, max: 9, doc: A number}
-    argv: [/usr/bin/touch, --, %s, {param: count}]
-    fs: {write: [%s]}
+    argv: [/usr/bin/touch, --, %[1]s, {param: count}]
+    fs: {write: [%[2]s]}
     examples:
       accept: [{count: 1}]
       reject: [{count: 10}]
+  test.never:
+    summary: Leave a trace.
+    side_effecting: true
+    params:
+      count: {type: int, min: 0, max: 9, doc: A number}
+    argv: [/usr/bin/touch, --, %[1]s, {param: count}]
+    fs: {write: [%[2]s]}
 `, ran, filepath.Dir(ran)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	policy := string(access.DefaultPolicyText()) + `
+forbid (principal is Agent, action in [Action::"run", Action::"ask"], resource == Op::"test.never");
+`
+	if err := os.WriteFile(filepath.Join(state, "policy.cedar"), []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	g := serveAlive(t, box, state)
 	token := g.agent(t, "scout")
 
-	// Each entrance returns the code that an order ends in, "" if it was not refused.
+	// Each entrance returns the code that an order ends in, "" if it was not refused, and
+	// parked if it waits for an approval.
 	entrances := map[string]func(n int, op, params string) ops.Code{
 		"POST /exec": func(n int, op, params string) ops.Code {
-			var answer struct{ Code ops.Code }
+			var answer struct {
+				Code  ops.Code
+				State ops.State
+			}
 			err := g.as(token, http.MethodPost, "/exec", map[string]any{"op": op, "params": json.RawMessage(params)}, &answer)
-			if err == nil {
+			switch {
+			case err == nil && answer.State == ops.Parked:
+				return parked
+			case err == nil:
 				return ""
 			}
 			return answer.Code
@@ -73,10 +94,14 @@ ops:
 			}
 			var answer struct {
 				Code  ops.Code
+				State ops.State
 				Fault struct{ Code ops.Code }
 			}
 			if json.Unmarshal(out, &answer) != nil {
 				t.Errorf("box exec %s %s: %v, stdout %q", op, params, err, out)
+			}
+			if answer.State == ops.Parked && cmd.ProcessState.ExitCode() == ops.ExitWaiting {
+				return parked
 			}
 			if answer.Fault.Code != "" {
 				return answer.Fault.Code
@@ -90,8 +115,10 @@ ops:
 	}{
 		{"no.such.op", `{}`, ops.UnknownOp},
 		{"tools.lst", `{}`, ops.UnknownOp},
-		{"test.touch", `{"count":1}`, ops.NotPermitted},
-		{"test.touch", `{"count":99}`, ops.NotPermitted},
+		{"test.touch", `{"count":1}`, parked},
+		{"test.touch", `{"count":99}`, ops.InvalidParams},
+		{"test.never", `{"count":1}`, ops.NotPermitted},
+		{"test.never", `{"count":99}`, ops.NotPermitted},
 		{"tools.list", `{"x":1}`, ops.InvalidParams},
 		{"box.exec", `{}`, ops.InvalidParams},
 		{"box.exec", `{"action":"reboot"}`, ops.InvalidParams},
@@ -113,7 +140,15 @@ ops:
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("a refused op ran")
 	}
+	// Every entrance has parked one call, and all are listed once.
+	var page struct{ Approvals []struct{ Op ops.OpName } }
+	if err := g.get("/v1/approvals?state=pending", &page); err != nil || len(page.Approvals) != len(entrances) {
+		t.Errorf("%d calls wait, %v; want %d", len(page.Approvals), err, len(entrances))
+	}
 }
+
+// parked stands among the codes for a call that is not refused and waits for an approval.
+const parked ops.Code = "parked"
 
 // inReply hands in a reply with one order and returns the code that its call ends in.
 func inReply(t *testing.T, g *gateway, token, message, text string) ops.Code {
@@ -135,7 +170,10 @@ func inReply(t *testing.T, g *gateway, token, message, text string) ops.Code {
 		if err := g.as(token, http.MethodGet, "/v1/calls/"+string(ack.Calls[0].Call), nil, &call); err != nil {
 			t.Fatalf("call of %q: %v", text, err)
 		}
-		return call.State.Settled()
+		return call.State.Settled() || call.State == ops.Parked
 	})
+	if call.State == ops.Parked {
+		return parked
+	}
 	return call.Fault.Code
 }

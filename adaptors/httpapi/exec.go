@@ -53,7 +53,10 @@ type CallTaken struct {
 	OK    bool       `json:"ok" enum:"true"`
 	Call  ops.CallID `json:"call"`
 	Op    ops.OpName `json:"op"`
-	State ops.State  `json:"state"`
+	State ops.State  `json:"state" doc:"Parked means that it waits for somebody's approval; nothing has run."`
+
+	Approval service.ApprovalID `json:"approval,omitempty" doc:"What a parked call waits for."`
+	Replayed bool               `json:"replayed,omitempty" doc:"Whether this is the parked call of an earlier request with the same key."`
 }
 
 // ExecProblem is a fault of POST /exec.
@@ -88,7 +91,8 @@ func (s *Server) execRoute() {
 	huma.Register(s.api, huma.Operation{
 		OperationID: execOperation, Method: http.MethodPost, Path: "/exec", Summary: "Run one op",
 		Description: "Waits for the outcome. A caller that hangs up cancels its call, unless it asked for `respond-async`. " +
-			"One that has waited for the longest time is answered as if it had.",
+			"One that has waited for the longest time is answered as if it had. " +
+			"A call that needs an approval is answered with 202 at once and names it.",
 		Security: withToken, MaxBodyBytes: s.limits.Body + 1, BodyReadTimeout: -1,
 		Responses: map[string]*huma.Response{
 			"200": response[CallDone](schemas, "The call succeeded"),
@@ -119,8 +123,11 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*execOutput, error) {
 	if t.Outcome != nil {
 		return s.settled(by, t)
 	}
-	if prefersAsync(in.Prefer) {
+	if async := prefersAsync(in.Prefer); async || t.State == ops.Parked {
 		out := taken(t)
+		if !async { // it may be hours until somebody decides
+			return out, nil
+		}
 		out.Applied = "respond-async"
 		return out, nil
 	}
@@ -180,7 +187,7 @@ func (s *Server) settled(by ops.Identity, t service.Ticket) (*execOutput, error)
 func taken(t service.Ticket) *execOutput {
 	return &execOutput{
 		Status: http.StatusAccepted, Location: "/v1/calls/" + string(t.Call),
-		Body: CallTaken{OK: true, Call: t.Call, Op: t.Op, State: t.State},
+		Body: CallTaken{OK: true, Call: t.Call, Op: t.Op, State: t.State, Approval: t.Approval, Replayed: t.Replayed},
 	}
 }
 

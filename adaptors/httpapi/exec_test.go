@@ -49,13 +49,17 @@ func TestExecFaults(t *testing.T) {
 	}{
 		{"a failure", `{"op":"test.fail"}`, ops.OpFailed, ops.Failed},
 		{"an unknown op", `{"op":"tools.lst"}`, ops.UnknownOp, ops.Refused},
-		{"a forbidden op", `{"op":"test.a/b"}`, ops.NotPermitted, ops.Refused},
+		{"a bridge", `{"op":"test.a/b"}`, ops.NotPermitted, ops.Refused},
 		{"a parameter too much", `{"op":"tools","params":{"x":1}}`, ops.InvalidParams, ops.Refused},
 		{"an integer out of range", `{"op":"tools","params":{"x":9007199254740993}}`, ops.IntegerOutOfRange, ops.Refused},
 		{"an op that is none", `{"op":"a b"}`, ops.UnknownOp, ops.Refused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := g.do(request{method: "POST", path: "/exec", as: "scout", body: c.body})
+			as := ops.IdentityID("scout")
+			if c.name == "a bridge" {
+				as = "mx"
+			}
+			a := g.do(request{method: "POST", path: "/exec", as: as, body: c.body})
 			var p ExecProblem
 			if err := json.Unmarshal(a.body, &p); err != nil {
 				t.Fatalf("%v in %s", err, a)

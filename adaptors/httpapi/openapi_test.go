@@ -149,6 +149,9 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	slow := g.ok(202, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"slow"}`, header: map[string]string{"Prefer": "respond-async"}}, &async)
 	<-g.begun
 
+	parked := g.parked("scout")
+	denied := g.parked("scout")
+
 	seen := make(map[string]bool)
 	check := func(template string, a reply, method string) {
 		t.Helper()
@@ -203,6 +206,12 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/agents/{id}/revoke", "/v1/agents/new/revoke", "{}"},
 		{"/v1/calls/{id}/cancel", slow.header.Get("Location") + "/cancel", "{}"},
 		{"/v1/calls/{id}/cancel", slow.header.Get("Location") + "/cancel", "{}"},
+		{"/v1/approvals", "", ""},
+		{"/v1/approvals/{id}", "/v1/approvals/" + string(parked.Approval), ""},
+		{"/v1/approvals/{id}/approve", "/v1/approvals/" + string(parked.Approval) + "/approve", "{}"},
+		{"/v1/approvals/{id}/approve", "/v1/approvals/a-none/approve", "{}"},
+		{"/v1/approvals/{id}/deny", "/v1/approvals/" + string(denied.Approval) + "/deny", `{"reason":"no"}`},
+		{"/v1/approvals/{id}", "/v1/approvals/" + string(denied.Approval), ""},
 		{"/v1/ops/reload", "", "{}"},
 		{"/v1/audit", "", ""}, {"/v1/audit/checkpoint", "", ""}, {"/v1/audit/verify", "", `{"checkpoint":""}`}, {"/v1/audit/verify", "", `{"checkpoint":"x"}`},
 		{"/v1/artifacts", "", ""}, {"/v1/artifacts/verify", "", "{}"},

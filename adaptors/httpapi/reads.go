@@ -49,7 +49,7 @@ func (p pageInput) query() service.Query { return service.Query{Limit: p.Limit, 
 
 type callsInput struct {
 	Page
-	State string `query:"state" maxLength:"32" enum:"received,refused,running,accepted,succeeded,failed,cancelled,outcome_unknown"`
+	State string `query:"state" maxLength:"32" enum:"received,parked,refused,running,accepted,succeeded,failed,cancelled,outcome_unknown"`
 	Op    string `query:"op" maxLength:"128" doc:"The name of an op; aliases are not resolved."`
 }
 

@@ -35,6 +35,7 @@ type Door interface {
 	Await(ctx context.Context, id ops.CallID) (ops.Outcome, error)
 	Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.State, error)
 	Policy() *access.Policy
+	Approvals
 }
 
 // Reads answers the reads that the API shares with box.exec, by their name there.
@@ -266,6 +267,7 @@ func (s *Server) routes() {
 	s.replyRoute()
 	s.readRoutes()
 	s.callRoutes()
+	s.approvalRoutes()
 	s.opRoutes()
 	s.agentRoutes()
 	s.rotateRoute()

@@ -33,11 +33,12 @@ type identity struct {
 // callShown is a call as GET /v1/calls/{id} shows it.
 type callShown struct {
 	callListing
-	Params json.RawMessage `json:"params"`
-	Key    string          `json:"key"`
-	From   ops.Origin      `json:"from"`
-	Result json.RawMessage `json:"result"`
-	Fault  *ops.Fault      `json:"fault"`
+	Params   json.RawMessage `json:"params"`
+	Key      string          `json:"key"`
+	From     ops.Origin      `json:"from"`
+	Approval string          `json:"approval"`
+	Result   json.RawMessage `json:"result"`
+	Fault    *ops.Fault      `json:"fault"`
 
 	Receipt  json.RawMessage `json:"receipt"`
 	Position int64           `json:"audit_position"`
@@ -51,7 +52,8 @@ func (a *app) callsCommand() *cobra.Command {
 		Short: "List calls, newest first; show or cancel one",
 		Long: `List calls, newest first. A call is one op with parameters, on its way through the
 gateway: received, running, and then succeeded, failed, cancelled, refused, or
-outcome_unknown, which is said of a side-effecting call that a crash interrupted.`,
+outcome_unknown, which is said of a side-effecting call that a crash interrupted. One
+that needs an approval is parked before it is received.`,
 		Example: `  box calls
   box calls --in outcome_unknown
   box calls --op dm.send --limit 500 --jsonl
@@ -205,6 +207,7 @@ func (a *app) printCall(c callShown, raw json.RawMessage) error {
 		line("answer", c.From.Answer.Adaptor+" "+c.From.Answer.Opaque)
 	}
 	line("key", c.Key)
+	line("approval", c.Approval)
 	line("received", stamp(c.ReceivedAt))
 	line("started", maybeStamp(c.StartedAt))
 	line("settled", maybeStamp(c.SettledAt))

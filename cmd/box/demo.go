@@ -36,8 +36,9 @@ func (a *app) demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "See a gateway at work, in seconds",
 		Long: `Start a gateway on a free loopback port with a temporary state folder, let an agent
-hand in replies that hold every form of order, a quotation, a broken one and a refused
-one, and print the thread as a person would read it. Everything is real: the journal,
+hand in replies that hold every form of order, a quotation, a broken one, a refused one
+and one that an operator has to decide about, and print the thread as a person would
+read it. Everything is real: the journal,
 TLS, HTTP and the ops. Afterwards the gateway is stopped and the folder removed, unless
 --keep.
 
@@ -135,6 +136,15 @@ func (a *app) demoRun(ctx context.Context, folder stateFolder, at address) error
 			return fmt.Errorf("reply %d: %w", i+1, err)
 		}
 		thread = got.Thread
+		for _, call := range got.Calls {
+			if call.State != ops.Parked {
+				continue
+			}
+			body := map[string]string{"reason": "this is only a demo"}
+			if _, err := operator.get(ctx, request{route: routeDeny, names: []string{call.Approval}, body: body}, nil); err != nil {
+				return fmt.Errorf("decide about order %d of reply %d: %w", call.Ordinal, i+1, err)
+			}
+		}
 		posts, err := agent.answers(ctx, got)
 		if err != nil {
 			return fmt.Errorf("results of reply %d: %w", i+1, err)
@@ -204,10 +214,10 @@ func demoSteps(gateway string) []demoStep {
 			text: "Not every mention is an order:\n\n" +
 				"> [DM {\"to\":\"#demo-notes\",\"text\":\"quoted, so never sent\"}]\n\n" +
 				"Nor is `[TOOL tools.list {}]` in code, and this one is broken: [TOOL box.exec {\"action\":}]\n\n" +
-				"These two are orders, and are refused:\n\n" +
+				"These two are orders. The first waits until an operator decides, who says no; the second is refused:\n\n" +
 				"[TOOL demo.restart {\"unit\":\"web\"}]\n" +
 				"[TOOL tools.lst {}]",
-			calls:  []demoCall{{form: "tool", op: "demo.restart", code: ops.NotPermitted}, {form: "tool", op: "tools.lst", code: ops.UnknownOp}},
+			calls:  []demoCall{{form: "tool", op: "demo.restart", code: ops.ApprovalDenied}, {form: "tool", op: "tools.lst", code: ops.UnknownOp}},
 			broken: 1,
 		},
 	}

@@ -25,6 +25,7 @@ type execAnswer struct {
 	State    ops.State       `json:"state"`
 	Result   json.RawMessage `json:"result"`
 	Replayed bool            `json:"replayed"`
+	Approval string          `json:"approval"` // of a parked call
 	Fault    *ops.Fault      `json:"fault"`
 }
 
@@ -40,6 +41,10 @@ Parameters are written NAME=VALUE and typed as the op declares them: a string, a
 integer, true or false. NAME:=JSON gives any JSON value as it is. -f FILE, or -f -
 for standard input, reads one JSON object instead. What does not fit the op is
 refused by the gateway, which says what would.
+
+A call that needs somebody's approval is parked: its id and the approval's are
+printed, and the exit code is 5. With --wait it is waited for until somebody has
+decided and the call is done.
 
 Each invocation carries an idempotency key of its own, so that a request whose
 connection was lost can be sent again without running the op twice. --id gives the
@@ -124,6 +129,9 @@ func (a *app) exec(ctx context.Context, c *client, o order, async, wait bool) er
 		}
 		return err
 	}
+	if got.State == ops.Parked && !wait {
+		return a.printParked(got, raw)
+	}
 	if !async && !got.State.Settled() { // also when the gateway ends a long wait
 		return a.waitAndPrint(ctx, c, got.Call)
 	}
@@ -145,6 +153,21 @@ func (a *app) exec(ctx context.Context, c *client, o order, async, wait bool) er
 		a.notice("see what comes of it: box calls show %s --wait", got.Call)
 	}
 	return nil
+}
+
+// printParked prints what a call waits for, which is the exit code 5.
+func (a *app) printParked(got execAnswer, raw json.RawMessage) error {
+	var err error
+	if a.json || a.jsonl {
+		err = a.document(raw)
+	} else {
+		err = a.printf("call      %s\napproval  %s\n", clean(got.Call), clean(got.Approval))
+	}
+	if err != nil {
+		return err
+	}
+	return &exitError{code: ops.ExitWaiting, hint: got.Op + " waits for an approval, and nothing has run: box approvals approve " + got.Approval +
+		", and what comes of it: box calls show " + got.Call + " --wait"}
 }
 
 // order sends one call and returns the decoded answer with its bytes. When the answer

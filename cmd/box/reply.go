@@ -38,6 +38,8 @@ type replyCall struct {
 	Start   int64      `json:"start"`
 	End     int64      `json:"end"`
 	Fault   *ops.Fault `json:"fault"`
+
+	Approval string `json:"approval"` // of a parked one
 }
 
 // replyBody is the body of POST /v1/replies.
@@ -65,8 +67,9 @@ message's id in the place where it was written: the same id in the same room is 
 once, however often it is handed in; without it box makes a fresh one. --agent says
 who wrote it, which an operator or a bridge must say.
 
---wait waits until the results are posted and prints the thread. The exit code is
-then 1 when an order did not succeed.`,
+--wait waits until the results are posted and prints the thread; one that needs an
+approval is waited for until somebody has decided. The exit code is then 1 when an
+order did not succeed.`,
 		Example: `  echo 'Let me look. [TOOL tools.list {}]' | box reply --agent ada --room lobby
   box reply --agent ada --thread t-01k9… --message m-17 answer.txt --wait`,
 		Args: atMost(1),

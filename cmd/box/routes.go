@@ -19,6 +19,10 @@ var (
 	routeCalls      = route{http.MethodGet, "/v1/calls"}
 	routeCall       = route{http.MethodGet, "/v1/calls/{id}"}
 	routeCancelCall = route{http.MethodPost, "/v1/calls/{id}/cancel"}
+	routeApprovals  = route{http.MethodGet, "/v1/approvals"}
+	routeApproval   = route{http.MethodGet, "/v1/approvals/{id}"}
+	routeApprove    = route{http.MethodPost, "/v1/approvals/{id}/approve"}
+	routeDeny       = route{http.MethodPost, "/v1/approvals/{id}/deny"}
 	routeAgents     = route{http.MethodGet, "/v1/agents"}
 	routeAgent      = route{http.MethodGet, "/v1/agents/{id}"}
 	routeAddAgent   = route{http.MethodPost, "/v1/agents"}
@@ -40,7 +44,7 @@ var (
 // routes lists them all, for the test.
 var routes = []route{
 	routeExec, routeReplies, routeStatus, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
-	routeCancelCall, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
+	routeCancelCall, routeApprovals, routeApproval, routeApprove, routeDeny, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
 	routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
 }

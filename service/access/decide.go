@@ -13,7 +13,7 @@ import (
 // Action is a kind of thing that one may or may not do.
 type Action string
 
-// The actions. The service asks about all but Approve, which belongs to approvals.
+// The actions.
 const (
 	Run     Action = "run"     // run an op
 	Ask     Action = "ask"     // have a call that one may not run wait for an approval
@@ -21,7 +21,7 @@ const (
 	Output  Action = "output"  // read the result of a call of Owner
 	Cancel  Action = "cancel"  // cancel a call of Owner
 	Reply   Action = "reply"   // hand in a reply of Owner
-	Approve Action = "approve" // approve a call of Owner that waits
+	Approve Action = "approve" // approve or deny a call of Owner that waits
 	Manage  Action = "manage"  // make and revoke identities, reload files, read the whole gateway
 )
 

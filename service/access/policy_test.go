@@ -13,17 +13,19 @@ import (
 	"inband/ops"
 )
 
-// fixedRule is the rule that there was before there were policies. The default policy
-// decides as it did, and the benchmark measures against it.
+// fixedRule is the default policy written as Go: what it decides, and what the benchmark
+// measures against.
 func fixedRule(r Request) bool {
 	own := r.Owner != "" && r.Owner == r.By.ID
 	switch r.By.Role {
 	case ops.Operator:
-		return true
+		return r.Action != Approve || !own
 	case ops.Agent:
 		switch r.Action {
 		case Run:
 			return !r.SideEffecting || r.Op == ops.DMSend().Name
+		case Ask:
+			return r.SideEffecting
 		case See, Output, Cancel, Reply:
 			return own
 		}
@@ -99,7 +101,7 @@ func TestDefaultPolicyMutations(t *testing.T) {
 	}
 	rules := strings.SplitAfter(text, ";\n")
 	for i := range rules {
-		if strings.Contains(rules[i], "permit (") {
+		if strings.Contains(rules[i], "permit (") || strings.Contains(rules[i], "forbid (") {
 			mutants = append(mutants, strings.Join(slices.Delete(slices.Clone(rules), i, i+1), ""))
 		}
 	}
@@ -110,6 +112,12 @@ func TestDefaultPolicyMutations(t *testing.T) {
 	}
 	mutate(`action == Action::"run"`, `action in [Action::"run", Action::"ask"]`)
 	mutate(`action == Action::"run"`, `action == Action::"ask"`)
+	mutate(`action == Action::"ask"`, `action == Action::"run"`)
+	mutate(`action == Action::"approve"`, `action == Action::"manage"`)
+	mutate(`action == Action::"approve"`, `action == Action::"cancel"`)
+	mutate("forbid (principal, ", "forbid (principal is Agent, ")
+	mutate("forbid (", "permit (")
+	mutate("when { context.side_effecting };", ";")
 	for _, action := range []string{"see", "output", "cancel", "reply"} {
 		mutate(`Action::"`+action+`"`, `Action::"approve"`)
 	}

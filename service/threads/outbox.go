@@ -26,6 +26,16 @@ func (t *Threads) enqueueResult(tx journal.Tx, call ops.Call, o ops.Outcome) err
 	return enqueue(tx, "result", string(call.ID), *call.From.Answer, envelope.Outcome(call, o))
 }
 
+// enqueueParked writes into the outbox that a call waits, in the transaction that parks
+// it. Its result follows when it is settled.
+func (t *Threads) enqueueParked(tx journal.Tx, call ops.Call, id service.ApprovalID, expires time.Time) error {
+	if call.From.Answer == nil || call.From.Answer.Adaptor != Adaptor {
+		return nil
+	}
+	note := envelope.Note("%s (%s) waits for approval %s, until %s. Nothing has run.", string(call.Op), string(call.ID), string(id), ops.Stamp(expires))
+	return enqueue(tx, "note", string(id), *call.From.Answer, note)
+}
+
 // enqueue puts one delivery into the outbox. about is what it is about, a call or a
 // post; there is one delivery of a kind about a thing.
 func enqueue(tx journal.Tx, kind, about string, to ops.Address, body string) error {

@@ -88,6 +88,8 @@ type AckCall struct {
 	Start   int64      `json:"start"` // bytes of the text
 	End     int64      `json:"end"`
 	Fault   *ops.Fault `json:"fault,omitempty"`
+	// Approval is what a parked call waits for.
+	Approval service.ApprovalID `json:"approval,omitempty"`
 }
 
 // Config is what Threads needs.
@@ -123,6 +125,7 @@ func New(cfg Config) (*Threads, error) {
 		reading: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	t.life, t.stop = context.WithCancel(context.Background())
 	cfg.Door.OnSettle(t.enqueueResult)
+	cfg.Door.OnPark(t.enqueueParked)
 	return t, nil
 }
 
@@ -255,7 +258,7 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 		}
 		for i, ticket := range tickets {
 			d := directives[i]
-			call := AckCall{Call: ticket.Call, Op: ticket.Op, Form: string(d.Form), Ordinal: i + 1, State: ticket.State, Start: d.Start, End: d.End}
+			call := AckCall{Call: ticket.Call, Op: ticket.Op, Form: string(d.Form), Ordinal: i + 1, State: ticket.State, Start: d.Start, End: d.End, Approval: ticket.Approval}
 			if ticket.Outcome != nil {
 				call.Fault = ticket.Outcome.Fault
 			}
