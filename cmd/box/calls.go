@@ -39,7 +39,6 @@ type callShown struct {
 	Approval string          `json:"approval"`
 	Result   json.RawMessage `json:"result"`
 	Fault    *ops.Fault      `json:"fault"`
-
 	Receipt  json.RawMessage `json:"receipt"`
 	Position int64           `json:"audit_position"`
 }
