@@ -32,6 +32,8 @@ type Output struct {
 	// LeftBehind names processes, at most 8, that outlived the program and were
 	// killed.
 	LeftBehind []string `json:"left_behind,omitempty"`
+	// Published are the files that were kept, in the order of the op file.
+	Published []ops.Published `json:"published,omitempty"`
 	// Layers is what confined the program.
 	Layers sandbox.Layers `json:"layers"`
 }
@@ -48,6 +50,8 @@ type Config struct {
 	AllowRoot bool
 	// AllowUnconfined are the ops that may say sandbox: none.
 	AllowUnconfined []ops.OpName
+	// Keeper keeps what ops publish. Without one, an op that publishes files does not run.
+	Keeper Keeper
 }
 
 type executor struct {
@@ -233,6 +237,9 @@ func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) o
 	if e.broken != nil {
 		return ops.Failure(e.disabled())
 	}
+	if len(e.op.Command.Publish) > 0 && e.config.Keeper == nil {
+		return ops.Failure(notRun(ops.Unavailable, "op %s publishes files, and nobody here keeps any; nothing ran", e.op.Name))
+	}
 	program, err := e.examine(e.op.Command.Argv[0].Word, e.op.Command.SHA256)
 	if err != nil {
 		return ops.Failure(notRun(ops.Unavailable, "op %s cannot be run here: %v", e.op.Name, err))
@@ -256,13 +263,17 @@ func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) o
 		},
 		Owner: owned(e.user), Scratch: e.scratch,
 	}
+	p := e.publish(ctx, l.secrets)
+	if p != nil {
+		spec.Keep = p.keep
+	}
 	res, err := proc.Run(ctx, spec)
 	if err != nil {
 		return e.notStarted(ctx, err)
 	}
 	layers := e.box.Layers()
 	r.Layers = &layers
-	return e.outcome(ctx, e.account(r, res, l), r)
+	return e.outcome(ctx, e.account(r, res, l), r, p)
 }
 
 // account takes the secrets out of what is known of a run, and writes the receipt.
@@ -310,7 +321,7 @@ func (e *executor) notStarted(ctx context.Context, err error) ops.Outcome {
 }
 
 // outcome says what came of a run.
-func (e *executor) outcome(ctx context.Context, res proc.Result, r *Receipt) ops.Outcome {
+func (e *executor) outcome(ctx context.Context, res proc.Result, r *Receipt, p *publishing) ops.Outcome {
 	deadline := res.Stopped == proc.Deadline || res.Stopped == proc.Cancelled && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case res.Unknown && e.op.SideEffecting:
@@ -332,10 +343,15 @@ func (e *executor) outcome(ctx context.Context, res proc.Result, r *Receipt) ops
 			return ops.Failure(e.detail(res, failedCheck(e.op.Name, c.Check, res)))
 		}
 	}
+	published, fault := p.result(res)
+	if fault != nil {
+		return ops.Failure(fault)
+	}
+	r.Published = published
 	out := Output{
 		ExitCode: res.Exit, Truncated: res.Truncated(), DroppedBytes: res.Stdout.Dropped + res.Stderr.Dropped,
 		DurationMS: r.DurationMS, LeftBehind: res.LeftBehind,
-		Layers: e.box.Layers(),
+		Published: published, Layers: e.box.Layers(),
 	}
 	out.Stdout, out.StdoutBase64 = render(res.Stdout)
 	out.Stderr, out.StderrBase64 = render(res.Stderr)
@@ -343,7 +359,9 @@ func (e *executor) outcome(ctx context.Context, res proc.Result, r *Receipt) ops
 	if out.Stdout == "" && out.Stderr != "" {
 		show = "/stderr"
 	}
-	return ops.Success(ops.NewResult(out, show))
+	o := ops.Success(ops.NewResult(out, show))
+	o.Published = published
+	return o
 }
 
 // detail adds to f what is known of the run.

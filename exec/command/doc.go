@@ -38,6 +38,14 @@
 // A path that leads out of its root by a link, and what is no regular file or folder:
 // a pipe is never waited for, a device never opened.
 //
+// # What it keeps
+//
+// The files of its private folder that an op publishes, given to a [Keeper] after the
+// program has ended and passed its checks, and before the folder is removed: regular
+// files of that name, reached through no link, with no other name, of at most
+// MaxPublished bytes and without a secret. If one of them is missing or cannot be kept,
+// the call has failed, whatever the program says, and none is published.
+//
 // # What it says
 //
 // A run whose checks hold, exit code 0 if the op has none, is a success with an [Output]

@@ -42,6 +42,13 @@ func helper(mode string, args []string) {
 		os.Stdout.WriteString("a\xff\x00b")
 	case "much":
 		os.Stdout.WriteString(strings.Repeat("é", 5000))
+	case "leave":
+		for _, arg := range args {
+			if err := leave(strings.Split(arg, ":")); err != nil {
+				fmt.Fprintln(os.Stderr, arg, err)
+				syscall.Exit(9)
+			}
+		}
 	case "killed":
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}

@@ -51,6 +51,8 @@ type Receipt struct {
 	LeftBehind []string        `json:"left_behind,omitempty"`
 	Survivors  int             `json:"survivors,omitempty"`
 	Checks     []ReceiptedTest `json:"checks,omitempty"`
+	// Published are the files that were kept.
+	Published []ops.Published `json:"published,omitempty"`
 	// Fault is the code of the fault that the call ended in.
 	Fault ops.Code `json:"fault,omitempty"`
 }

@@ -167,15 +167,15 @@ func blocks(size int64) int64 { return max((size+block-1)/block, 1) * block }
 func (s *Store) Put(ctx context.Context, r io.Reader, most int64) (Digest, int64, error) {
 	w, err := s.begin()
 	if err != nil {
-		return "", 0, fmt.Errorf("keep artifact: %w", full(err))
+		return "", 0, full(err)
 	}
 	defer w.discard()
 	if err := w.fill(ctx, r, most); err != nil {
-		return "", 0, fmt.Errorf("keep artifact: %w", full(err))
+		return "", 0, full(err)
 	}
 	d, err := w.commit()
 	if err != nil {
-		return "", 0, fmt.Errorf("keep artifact: %w", full(err))
+		return "", 0, full(err)
 	}
 	return d, w.size, nil
 }
