@@ -24,6 +24,8 @@ const (
 	MaxOutput = 4 << 20
 	// DefaultOutput is what is kept when the op file does not say.
 	DefaultOutput = 256 << 10
+	// MaxPublish is how many files of its private folder an op may publish.
+	MaxPublish = 16
 	// MinTimeout and MaxTimeout bound an op's timeout.
 	MinTimeout = time.Millisecond
 	MaxTimeout = 10 * time.Minute
@@ -341,7 +343,7 @@ func (r *fileReader) op(e entry, provider string) Op {
 		r.bad(e.line, "op name %q: want a letter or _, then letters, digits or any of _.:/-, at most %d bytes", clip(e.key), MaxNameLen)
 	}
 	what := "op " + clip(e.key)
-	var params, argv, paths, network, box *node
+	var params, argv, paths, network, box, publish *node
 	var end ending
 	r.mapping(e.value, what, fields{
 		"summary": func(n *node) {
@@ -379,10 +381,8 @@ func (r *fileReader) op(e entry, provider string) Op {
 				r.bad(n.line, "sha256 %q: want 64 hexadecimal digits, small letters, as sha256sum prints them", clip(op.Command.SHA256))
 			}
 		},
-		"checks": func(n *node) { op.Command.Checks = r.checks(n) },
-		"publish": func(n *node) {
-			r.bad(n.line, "this version keeps no files of the private folder; artifacts come with a later one; remove publish")
-		},
+		"checks":  func(n *node) { op.Command.Checks = r.checks(n) },
+		"publish": func(n *node) { publish, op.Command.Publish = n, r.publish(n) },
 		"concurrency": func(n *node) {
 			i := r.int(n, "concurrency")
 			if op.Concurrency = int(i); n.kind == numberNode && (i < 1 || i > maxConcurrency) {
@@ -415,6 +415,9 @@ func (r *fileReader) op(e entry, provider string) Op {
 				r.bad(n.line, "without a sandbox nothing enforces fs and network; remove it, or remove sandbox: none")
 			}
 		}
+	}
+	if size := op.Command.Limits.FSize; size != nil && *size == 0 && len(op.Command.Publish) > 0 {
+		r.bad(publish.line, "with fsize: 0 the program can write no file to publish; raise it, or remove publish")
 	}
 	if params != nil {
 		op.Params = r.params(params)
@@ -522,6 +525,36 @@ func (r *fileReader) checks(n *node) (checks []Check) {
 		checks = append([]Check{{Exit: []int{0}}}, checks...)
 	}
 	return checks
+}
+
+// publish reads the files of the private folder that are kept. An empty list is none.
+func (r *fileReader) publish(n *node) (files []Publish) {
+	if n.kind != sequenceNode || len(n.items) > MaxPublish {
+		r.want(n, "publish", fmt.Sprintf("a list of up to %d files, each {file: PATH, kind: MEDIA/TYPE}", MaxPublish))
+		return nil
+	}
+	for _, item := range n.items {
+		var p Publish
+		r.mapping(item, "a file of publish", fields{
+			"file": func(n *node) {
+				p.File = r.text(n, "file", 255)
+				switch {
+				case n.kind != stringNode:
+				case !filepath.IsLocal(p.File) || path.Clean(p.File) != p.File || p.File == ".":
+					r.bad(n.line, "file %q: want a clean path below the private folder, such as report.txt or out/report.txt", clip(p.File))
+				case slices.ContainsFunc(files, func(o Publish) bool { return o.File == p.File }):
+					r.bad(n.line, "file %q stands twice in publish; remove one", clip(p.File))
+				}
+			},
+			"kind": func(n *node) {
+				if p.Kind = r.text(n, "kind", 100); n.kind == stringNode && !mediaType.MatchString(p.Kind) {
+					r.bad(n.line, "kind %q: want a media type such as text/plain", clip(p.Kind))
+				}
+			},
+		}, "file", "kind")
+		files = append(files, p)
+	}
+	return files
 }
 
 // exitCodes reads an exit code or a list of them.

@@ -347,27 +347,42 @@ func TestReadFileRefuses(t *testing.T) {
 		"checks: [{exit: 0}, {exit: 1}]":                          "checks give the exit codes 2 times",
 		"checks: [{stdout: '('}]":                                 `f.yaml:7: stdout "(": want a regular expression`,
 		`checks: [{stdout: ""}]`:                                  "want a regular expression that is not empty",
-		"publish: [{file: a, kind: text/plain}]":                  "f.yaml:7: this version keeps no files of the private folder; artifacts come with a later one; remove publish",
-		"publish: []":                                             "artifacts come with a later one",
-		"env: {A: &a x}":                                          "f.yaml:7: an anchor",
-		"env: {<<: {A: x}}":                                       "merge",
-		"env: {A: !!binary eA==}":                                 "tag",
-		"env: {A: 012}":                                           "decimal",
-		"env: {A: yes}":                                           "quote it",
-		"env:\n\tA: x":                                            "f.yaml:8: ",
-		"env: {A: \"\\0\"}":                                       "control character",
-		"env: {A: x\xff}":                                         "f.yaml:7: ",
-		"env: {A: '" + strings.Repeat("x", 5000) + "'}":           "longer than 4096 bytes",
-		"env: {" + strings.Repeat("A: x, ", 10) + "B: x}":         "stands at line 7 already",
-		"checks: [{exit: 0o1}]":                                   "decimal",
-		"checks: [&a {exit: 0}, *a]":                              "f.yaml:7: an anchor",
-		"concurrency: 0x4":                                        "decimal",
-		"concurrency: 99999999999999999999":                       "want an integer",
-		"Run_as: nobody":                                          "write run_as",
-		"run_as: nobody\nrun_as: root":                            "f.yaml:8: ",
-		"limits: {processes: 1, processes: 2}":                    "stands at line 7 already",
-		"stdin: x":                                                `unknown key "stdin" in op x`,
-		"enabled: false":                                          `unknown key "enabled" in op x`,
+		"publish: a":                                              "f.yaml:7: publish is",
+		"publish: {file: a, kind: text/plain}":                    "want a list of up to 16 files, each {file: PATH, kind: MEDIA/TYPE}",
+		"publish: [a]":                                            "a file of publish is the string",
+		"publish: [{kind: text/plain}]":                           "a file of publish has no file; add it",
+		"publish: [{file: a}]":                                    "a file of publish has no kind; add it",
+		"publish: [{file: a, kind: text/plain, mode: 1}]":         `unknown key "mode" in a file of publish; the keys here are file, kind`,
+		"publish: [{file: a, kind: text}]":                        `kind "text": want a media type`,
+		"publish: [{file: /a, kind: text/plain}]":                 `f.yaml:7: file "/a": want a clean path below the private folder`,
+		"publish: [{file: ../a, kind: text/plain}]":               `file "../a": want a clean path`,
+		"publish: [{file: a/../b, kind: text/plain}]":             `file "a/../b": want a clean path`,
+		"publish: [{file: a/, kind: text/plain}]":                 `file "a/": want a clean path`,
+		"publish: [{file: '', kind: text/plain}]":                 `file "": want a clean path`,
+		"publish: [{file: ., kind: text/plain}]":                  `file ".": want a clean path`,
+		`publish: [{file: "a\x00", kind: text/plain}]`:            "file holds a control character",
+		"publish: [{file: a, kind: a/b}, {file: a, kind: c/d}]":   `file "a" stands twice`,
+		"publish: [" + strings.Repeat("{file: a, kind: a/b},", 17) + "]": "want a list of up to 16 files",
+		"publish: [{file: a, kind: a/b}]\nlimits: {fsize: 0}":            "f.yaml:7: with fsize: 0 the program can write no file to publish",
+		"env: {A: &a x}":          "f.yaml:7: an anchor",
+		"env: {<<: {A: x}}":       "merge",
+		"env: {A: !!binary eA==}": "tag",
+		"env: {A: 012}":           "decimal",
+		"env: {A: yes}":           "quote it",
+		"env:\n\tA: x":            "f.yaml:8: ",
+		"env: {A: \"\\0\"}":       "control character",
+		"env: {A: x\xff}":         "f.yaml:7: ",
+		"env: {A: '" + strings.Repeat("x", 5000) + "'}":   "longer than 4096 bytes",
+		"env: {" + strings.Repeat("A: x, ", 10) + "B: x}": "stands at line 7 already",
+		"checks: [{exit: 0o1}]":                           "decimal",
+		"checks: [&a {exit: 0}, *a]":                      "f.yaml:7: an anchor",
+		"concurrency: 0x4":                                "decimal",
+		"concurrency: 99999999999999999999":               "want an integer",
+		"Run_as: nobody":                                  "write run_as",
+		"run_as: nobody\nrun_as: root":                    "f.yaml:8: ",
+		"limits: {processes: 1, processes: 2}":            "stands at line 7 already",
+		"stdin: x":                                        `unknown key "stdin" in op x`,
+		"enabled: false":                                  `unknown key "enabled" in op x`,
 	} {
 		if _, err := ReadFile("f.yaml", []byte(with(lines))); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", lines, err, want)
@@ -578,6 +593,7 @@ func TestReadFileAccepts(t *testing.T) {
 		"git's own":         with("params: {v: {type: pattern, pattern: a+, max: 9}}\nargv: [/usr/bin/git, show, --end-of-options, {param: v}]"),
 		"a shell, all ours": with("argv: [/bin/sh, -c, 'echo a; sleep 1']"),
 		"negative int":      with("params: {v: {type: int, min: -5, max: 5}}\nargv: [/bin/true, --, {param: v}]"),
+		"nothing to keep":   with("publish: []\nlimits: {fsize: 0}"),
 		"enum of paths":     with("params: {v: {type: enum, values: [../x, /a/../b]}}\nargv: [/bin/true, {param: v}]"),
 	} {
 		if _, err := ReadFile("f.yaml", []byte(file)); err != nil {
@@ -603,6 +619,10 @@ func TestSandboxKeys(t *testing.T) {
 		Limits: Limits{NoFile: 64, FSize: &size, CPU: 5 * time.Second, Memory: 256 << 20}, Require: []string{"landlock", "seccomp"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want, got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]Publish{{File: "out/report.txt", Kind: "text/plain"}, {File: "-x y", Kind: "image/png"}},
+		read("publish: [{file: out/report.txt, kind: text/plain}, {file: -x y, kind: image/png}]").Publish); diff != "" {
+		t.Errorf("publish: want, got:\n%s", diff)
 	}
 	if l := read("limits: {fsize: 0}").Limits; l.FSize == nil || *l.FSize != 0 {
 		t.Errorf("fsize 0: got %+v", l)

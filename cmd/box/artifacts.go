@@ -18,10 +18,23 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"inband/exec/command"
 	"inband/ops"
+	"inband/service/artifacts"
 )
 
 func (s stateFolder) artifacts() string { return filepath.Join(string(s), "artifacts") }
+
+// keeper keeps what ops publish as artifacts.
+type keeper struct{ files *artifacts.Store }
+
+var _ command.Keeper = keeper{}
+
+// Keep puts the bytes of r.
+func (k keeper) Keep(ctx context.Context, r io.Reader) (string, int64, error) {
+	digest, size, err := k.files.Put(ctx, r, command.MaxPublished)
+	return string(digest), size, err
+}
 
 // artifactListing is an artifact as GET /v1/artifacts lists it.
 type artifactListing struct {

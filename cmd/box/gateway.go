@@ -110,6 +110,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if g.files, err = artifacts.Open(artifacts.Config{Folder: g.cfg.Folder.artifacts(), Quota: g.cfg.Artifacts}); err != nil {
 		return err
 	}
+	g.cfg.Ops.Keeper = keeper{g.files}
 	directory := access.NewDirectory(g.store)
 	made, err := prepareState(ctx, g.cfg.Folder, directory, "operator")
 	if err != nil {
