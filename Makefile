@@ -41,6 +41,7 @@ check: lint race ## what CI runs, with short fuzzing
 bench: ## the bars of the design, one line each (bar NAME FIGURE TARGET ok|short), and what the rest costs
 	$(GO) test -run '^$$' -bench Bars ./harvester
 	$(GO) test -run '^$$' -bench Bars ./exec/command
+	$(GO) test -run '^$$' -bench Bars ./exec/proc
 	$(GO) test -run '^$$' -bench Bars ./service/journal/sqlite
 	$(GO) test -run '^$$' -bench Bars ./tests
 	$(GO) test -run '^$$' -bench Decide ./service/access
