@@ -241,6 +241,9 @@ func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) o
 		return ops.Failure(notRun(ops.Unavailable, "op %s publishes files, and nobody here keeps any; nothing ran", e.op.Name))
 	}
 	program, err := e.examine(e.op.Command.Argv[0].Word, e.op.Command.SHA256)
+	if fault := e.scarce(err); fault != nil {
+		return ops.Failure(fault)
+	}
 	if err != nil {
 		return ops.Failure(notRun(ops.Unavailable, "op %s cannot be run here: %v", e.op.Name, err))
 	}
@@ -304,6 +307,17 @@ func notRun(code ops.Code, format string, args ...any) *ops.Fault {
 	return ops.Faultf(code, format, args...).With("started", false)
 }
 
+// scarce is BUSY for an error of a machine that has no room for another process now, nil
+// for any other.
+func (e *executor) scarce(err error) *ops.Fault {
+	for _, scarce := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
+		if errors.Is(err, scarce) {
+			return notRun(ops.Busy, "op %s: the machine has no room for another process now (%v); nothing ran", e.op.Name, scarce)
+		}
+	}
+	return nil
+}
+
 // notStarted says why nothing ran.
 func (e *executor) notStarted(ctx context.Context, err error) ops.Outcome {
 	switch {
@@ -312,10 +326,8 @@ func (e *executor) notStarted(ctx context.Context, err error) ops.Outcome {
 	case ctx.Err() != nil:
 		return ops.Outcome{State: ops.Cancelled, Fault: notRun(ops.CallCancelled, "op %s was cancelled before it began; nothing ran", e.op.Name)}
 	}
-	for _, scarce := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
-		if errors.Is(err, scarce) {
-			return ops.Failure(notRun(ops.Busy, "op %s: the machine has no room for another process now (%v); nothing ran", e.op.Name, scarce))
-		}
+	if fault := e.scarce(err); fault != nil {
+		return ops.Failure(fault)
 	}
 	return ops.Failure(notRun(ops.Unavailable, "op %s could not be started: %v; nothing ran", e.op.Name, err))
 }
