@@ -54,6 +54,7 @@ soak: ## the long proofs: KILLS kills of a gateway under load, and ten minutes o
 	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run '^TestKill$$' ./tests
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/sqlite -kills $(KILLS)
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/notary -kills $(KILLS)
+	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/artifacts -kills $(KILLS)
 	$(MAKE) fuzz FUZZTIME=60s
 
 tidy: ## bring go.mod and the formatting in order
