@@ -20,6 +20,7 @@ import (
 	"inband/ops"
 	"inband/service"
 	"inband/service/access"
+	"inband/service/artifacts"
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
@@ -267,7 +268,7 @@ func (k *killers) made(key string) int {
 func (k *killers) autopsy() []string {
 	k.t.Helper()
 	store, err := sqlite.Open(context.Background(), sqlite.Config{Path: filepath.Join(k.state, "journal.db"),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema()}})
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()}})
 	if err != nil {
 		k.t.Fatalf("the journal of a killed gateway: %v", err)
 	}
@@ -366,7 +367,7 @@ func (k *killers) verify(g *gateway, replies []handedIn) {
 func (k *killers) verifyAll() {
 	k.t.Helper()
 	store, err := sqlite.Open(context.Background(), sqlite.Config{Path: filepath.Join(k.state, "journal.db"),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema()}})
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()}})
 	if err != nil {
 		k.t.Fatal(err)
 	}
