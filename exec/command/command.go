@@ -71,7 +71,8 @@ type executor struct {
 	confine func(sandbox.Policy) (confiner, error)
 	// checks are those of the op, with their expressions.
 	checks []check
-	// digests are those of the files that the op names.
+	// known is the program, and digests are those of the files that the op names.
+	known   knownProgram
 	digests digests
 }
 

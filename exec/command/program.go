@@ -37,7 +37,36 @@ const maxScripts = 5
 
 // examine looks at the program at path as Check does, and takes the digest of its file.
 // A file that is to have another digest than pin is an error; "" is none.
+//
+// What was found is remembered for a program that is no script and has been left alone:
+// as long as the very same file is there, with its owner, mode and content, it does not
+// matter who could have put another in its place.
 func (e *executor) examine(path, pin string) (*program, error) {
+	e.known.mu.Lock()
+	known := e.known.program
+	e.known.mu.Unlock()
+	if known != nil && known.files[0].path == path {
+		if info, err := os.Stat(path); err == nil && identify(info) == known.files[0].id {
+			return known, nil
+		}
+	}
+	began := time.Now()
+	p, err := e.examineAnew(path, pin)
+	if err == nil && len(p.files) == 1 && p.files[0].id.changed().Before(began.Add(-settledAfter)) {
+		e.known.mu.Lock()
+		e.known.program = p
+		e.known.mu.Unlock()
+	}
+	return p, err
+}
+
+// knownProgram is what an examination found.
+type knownProgram struct {
+	mu      sync.Mutex
+	program *program
+}
+
+func (e *executor) examineAnew(path, pin string) (*program, error) {
 	p := new(program)
 	for next := path; next != ""; {
 		if len(p.files) > maxScripts {

@@ -179,3 +179,41 @@ func TestDigests(t *testing.T) {
 }
 
 var _ confiner = (*sandbox.Sandbox)(nil)
+
+// What an examination found counts for as long as the very same file is there.
+func TestExamineRemembers(t *testing.T) {
+	path := script(t, t.TempDir(), "program")
+	o := op(t, "")
+	o.Command.Argv = []ops.Arg{word(path)}
+	e, err := prepare(o, testConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.examine(path, ""); err != nil || e.known.program != nil {
+		t.Errorf("a file that was just written: %v, remembered %v", err, e.known.program)
+	}
+	if err := os.Chmod(path, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.examine(path, ""); err == nil {
+		t.Error("a file that anybody may write to")
+	}
+	first, err := e.examine("/bin/true", "")
+	if err != nil || e.known.program != first {
+		t.Fatalf("got %v, remembered %v", err, e.known.program)
+	}
+	if again, err := e.examine("/bin/true", ""); err != nil || again != first {
+		t.Errorf("got %v, %v", again, err)
+	}
+	if other, err := e.examine("/bin/false", ""); err != nil || other == first {
+		t.Errorf("another program: got %v, %v", other, err)
+	}
+	changed := *first
+	changed.files = []programFile{first.files[0]}
+	changed.files[0].id.size++
+	e.known.program = &changed
+	changed.files[0].path = "/bin/true"
+	if again, err := e.examine("/bin/true", ""); err != nil || again == &changed || again.sha256 != first.sha256 {
+		t.Errorf("a file that was changed: got %v, %v", again, err)
+	}
+}
