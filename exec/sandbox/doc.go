@@ -17,8 +17,10 @@
 //     by exec. A root gateway's child is an ordinary user with the id 0.
 //
 //   - User: who the policy names, if the gateway is root, and no supplementary groups
-//     in any case then. Only the launching thread changes; limits are set by a thread
-//     that takes on the user's real ids meanwhile, so CAP_SYS_RESOURCE is not needed.
+//     in any case then. Only the launching thread changes, and by its real and saved
+//     ids it is the gateway's again once it has started the process, out of reach of the
+//     user's other processes. Limits are set by a thread that takes on the user's real
+//     ids meanwhile, so CAP_SYS_RESOURCE is not needed.
 //
 //   - Landlock: files are read, written and executed below the paths of the policy
 //     only; TCP, abstract UNIX sockets and signals do not leave the process's own tree.

@@ -46,7 +46,7 @@ func run(t *testing.T, p sandbox.Policy, script string) proc.Result {
 	}
 	scratch := "/tmp" // t.TempDir is root's alone
 	spec := proc.Spec{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Scratch: scratch,
-		Timeout: time.Minute, OutputMax: 64 << 10, Confine: s.Confine, Limit: s.Limit}
+		Timeout: time.Minute, OutputMax: 64 << 10, Confine: s.Confine, Aside: s.Aside, Limit: s.Limit}
 	if u := p.User; u != nil {
 		spec.Owner = &proc.Owner{UID: u.UID, GID: u.GID}
 	}
@@ -131,7 +131,7 @@ func TestRunAsEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := proc.Spec{Argv: []string{"/bin/sh", "-c", `trap "" TERM; setsid sleep 1047 & sleep 1047; sleep 1047`}, Env: []string{"PATH=/usr/bin:/bin"},
-		Timeout: 200 * time.Millisecond, Grace: 50 * time.Millisecond, OutputMax: 1 << 10, Confine: s.Confine, Limit: s.Limit,
+		Timeout: 200 * time.Millisecond, Grace: 50 * time.Millisecond, OutputMax: 1 << 10, Confine: s.Confine, Aside: s.Aside, Limit: s.Limit,
 		Scratch: "/tmp", Owner: &proc.Owner{UID: nobody.UID, GID: nobody.GID}}
 	res, err := proc.Run(t.Context(), spec)
 	if err != nil || res.Stopped != proc.Deadline || res.Signal != syscall.SIGKILL || res.Survivors != 0 || res.Folder != nil {
@@ -173,7 +173,7 @@ func TestForkChain(t *testing.T) {
 	done := make(chan proc.Result)
 	go func() {
 		res, err := proc.Run(t.Context(), proc.Spec{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Scratch: "/tmp",
-			Timeout: time.Second, Grace: 50 * time.Millisecond, OutputMax: 1 << 10, Confine: s.Confine, Limit: s.Limit, Owner: &proc.Owner{UID: 1, GID: 1}})
+			Timeout: time.Second, Grace: 50 * time.Millisecond, OutputMax: 1 << 10, Confine: s.Confine, Aside: s.Aside, Limit: s.Limit, Owner: &proc.Owner{UID: 1, GID: 1}})
 		if err != nil {
 			t.Error(err)
 		}

@@ -51,7 +51,8 @@ type Sandbox struct {
 	executed []executed
 	limits   []Limit
 	user     RunAs
-	other    bool // user is not the gateway's own
+	other    bool    // user is not the gateway's own
+	self     uintptr // the gateway's user
 	layers   Layers
 }
 
@@ -137,7 +138,7 @@ func (s *Sandbox) chooseUser() error {
 	}
 	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETPCAP
 	s.user.GroupsCleared = os.Geteuid() == 0 && have[0].Effective&need == need
-	s.other = other
+	s.other, s.self = other, uintptr(os.Getuid())
 	if other && !s.user.GroupsCleared {
 		return fmt.Errorf("a gateway that is not root cannot run a process as %q (%d:%d)", s.user.Name, s.user.UID, s.user.GID)
 	}
@@ -214,9 +215,37 @@ func (s *Sandbox) DropCapabilities() error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("drop ambient capabilities: %w", err)
 	}
+	var kept [2]unix.CapUserData
+	if s.other {
+		kept[0].Permitted = 1 << unix.CAP_SETUID // for Aside; exec takes it away, since nothing gives it
+	}
+	if err := unix.Capset(&header, &kept[0]); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	return nil
+}
+
+// Aside takes the thread that Confine confined out of the reach of the policy's user,
+// once it has started its process. It is a thread of the gateway, so a signal to it is
+// one to the gateway, and a signal may be sent by whoever has the real or the saved id
+// of its target: these become the gateway's again. The effective one stays that user's,
+// for the thread's own signals to the process. Then it has no capability left.
+func (s *Sandbox) Aside() error {
+	if !s.other {
+		return nil
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	raised := [2]unix.CapUserData{{Effective: 1 << unix.CAP_SETUID, Permitted: 1 << unix.CAP_SETUID}}
+	if err := unix.Capset(&header, &raised[0]); err != nil {
+		return fmt.Errorf("stand aside: %w", err)
+	}
+	const keep = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, s.self, keep, s.self); errno != 0 {
+		return fmt.Errorf("stand aside: set the user: %w", errno)
+	}
 	var none [2]unix.CapUserData
 	if err := unix.Capset(&header, &none[0]); err != nil {
-		return fmt.Errorf("drop capabilities: %w", err)
+		return fmt.Errorf("stand aside: %w", err)
 	}
 	return nil
 }

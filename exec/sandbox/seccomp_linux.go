@@ -16,7 +16,7 @@ import (
 // architecture does not have are left out there.
 var denied = [][]string{
 	// Mounts and roots.
-	{"mount", "umount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"},
+	{"mount", "umount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "open_tree_attr", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"},
 	// Other processes: their memory, descriptors and scheduling.
 	{"process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd", "kcmp", "move_pages", "migrate_pages",
 		"setpriority", "ioprio_set"},
@@ -33,6 +33,8 @@ var denied = [][]string{
 	{"init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff", "acct", "quotactl",
 		"quotactl_fd", "syslog", "settimeofday", "clock_settime", "stime", "sethostname", "setdomainname", "iopl", "ioperm", "nfsservctl",
 		"vhangup", "lookup_dcookie"},
+	// Files in memory, which can be executed: to Landlock they are at no path.
+	{"memfd_create", "memfd_secret"},
 	// Signals by descriptor, which launcher cannot tell apart.
 	{"pidfd_send_signal"},
 }
