@@ -69,7 +69,7 @@ ops:
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		got.WriteString(lines.Text() + "\n")
-		if strings.Contains(lines.Text(), "the-end") || strings.Count(got.String(), "reply.received") > 1 {
+		if strings.Count(got.String(), "event: reply.taken\n") > 1 {
 			break
 		}
 	}

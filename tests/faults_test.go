@@ -713,7 +713,7 @@ func TestWhoSeesWhat(t *testing.T) {
 		{"write into it as clerk", "POST", "/v1/replies", into("clerk", "w2"), [6]int{404, 403, 403, 404, 404, 401}},
 		{"send a message into it", "POST", "/exec", dm, [6]int{200, 200, 403, 404, 403, 401}},
 		{"draw clerk into it", "POST", "/exec", drag, [6]int{404, 404, 403, 404, 403, 401}},
-		{"act", "POST", "/exec", map[string]string{"op": "test.act", "id": "never"}, [6]int{0, 403, 403, 403, 403, 401}},
+		{"act", "POST", "/exec", map[string]string{"op": "test.act", "id": "never"}, [6]int{0, 200, 403, 200, 403, 401}}, // parked: see below
 		{"read the identity", "GET", "/v1/agents/scout", nil, [6]int{200, 200, 200, 404, 404, 401}},
 		{"list identities", "GET", "/v1/agents", nil, [6]int{200, 403, 403, 403, 403, 401}},
 		{"read the configuration", "GET", "/v1/config", nil, [6]int{200, 403, 403, 403, 403, 401}},
@@ -748,6 +748,24 @@ func TestWhoSeesWhat(t *testing.T) {
 				t.Errorf("%s, by %s: status %d, want %d", row.what, name, got, row.want[i])
 			}
 		}
+	}
+	// What an agent may only ask for waits, and has not begun.
+	for _, name := range []string{"scout", "clerk"} {
+		var calls struct {
+			Calls []struct {
+				Call  ops.CallID
+				State ops.State
+			}
+		}
+		if err := l.as(tokens[name], http.MethodGet, "/v1/calls?op=test.act", nil, &calls); err != nil || len(calls.Calls) != 1 || calls.Calls[0].State != ops.Parked {
+			t.Fatalf("the act of %s: %+v, %v; want one call, parked", name, calls, err)
+		}
+		if status, a := l.ask(tokens[name], http.MethodPost, "/v1/calls/"+string(calls.Calls[0].Call)+"/cancel", nil); status != http.StatusOK || a.State != ops.Cancelled {
+			t.Errorf("cancel the act of %s: status %d %s %s", name, status, a.State, a.Code)
+		}
+	}
+	if n := l.lines("acts"); n != 0 {
+		t.Errorf("%d effects that nobody approved", n)
 	}
 	// The same through box.exec and in lists.
 	for i, name := range who[:5] {
