@@ -106,6 +106,8 @@ func attack(t target) []attempt {
 	_, err = syscall.ForkExec("/usr/bin/su", []string{"su"}, nil)
 	try("execute a set-uid program", err)
 
+	call("make a file in memory, to execute it", unix.SYS_MEMFD_CREATE, path("x"), 0)
+
 	// The gateway's process.
 	opens("read its environment", proc+"environ", unix.O_RDONLY)
 	opens("read its memory", proc+"mem", unix.O_RDONLY)
@@ -180,6 +182,7 @@ func attack(t target) []attempt {
 	call("mount", unix.SYS_MOUNT, path("none"), path("/mnt"), path("tmpfs"), 0, 0)
 	call("unmount", unix.SYS_UMOUNT2, path("/mnt"), 0)
 	call("open a tree", unix.SYS_OPEN_TREE, 0, path("/"), 1)
+	call("open a tree with attributes", unix.SYS_OPEN_TREE_ATTR, 0, path("/"), 1)
 	call("open a filesystem", unix.SYS_FSOPEN, path("tmpfs"), 0)
 	call("change the root", unix.SYS_CHROOT, path("."))
 	call("pivot the root", unix.SYS_PIVOT_ROOT, path("."), path("."))

@@ -133,7 +133,7 @@ func (e *executor) prove(ctx context.Context, self string, a aim) error {
 		return err
 	}
 	spec := proc.Spec{Argv: []string{canaryName, string(raw)}, Path: runningProgram, Env: standardEnvironment,
-		Timeout: canaryTime, OutputMax: 4 << 10, Confine: box.Confine, Limit: box.Limit, Owner: owned(e.user), Scratch: e.scratch}
+		Timeout: canaryTime, OutputMax: 4 << 10, Confine: box.Confine, Aside: box.Aside, Limit: box.Limit, Owner: owned(e.user), Scratch: e.scratch}
 	res, err := proc.Run(ctx, spec)
 	if err != nil {
 		return err

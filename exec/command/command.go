@@ -79,6 +79,7 @@ type executor struct {
 // confiner is a prepared sandbox.
 type confiner interface {
 	Confine(folder string) error
+	Aside() error
 	Limit(pid int) error
 	Layers() sandbox.Layers
 }
@@ -261,7 +262,7 @@ func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) o
 	spec := proc.Spec{
 		Argv: l.argv, Stdin: l.stdin, StdinFile: l.in, Files: l.files, Env: l.env,
 		Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
-		Confine: e.box.Confine,
+		Confine: e.box.Confine, Aside: e.box.Aside,
 		Limit: func(pid int) error {
 			return errors.Join(program.started(pid), e.box.Limit(pid))
 		},

@@ -86,6 +86,13 @@ func (u unconfined) Confine(string) error {
 	return u.box.DropCapabilities()
 }
 
+func (u unconfined) Aside() error {
+	if !u.another {
+		return nil
+	}
+	return u.box.Aside()
+}
+
 func (u unconfined) Limit(pid int) error {
 	if u.box == nil {
 		return nil

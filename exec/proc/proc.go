@@ -45,6 +45,10 @@ type Spec struct {
 	// ends. It is called last, with the private folder; the process inherits what it
 	// does. Its error is a StartError.
 	Confine func(folder string) error
+	// Aside, if set, is called on the thread that Confine confined once that has started
+	// the process: before Limit, or without one while the process runs already. Its error
+	// is a StartError, and the process is killed.
+	Aside func() error
 	// Limit, if set, is called with the pid of the process, stopped before its first
 	// instruction, on a thread that Confine did not confine. Its error is a StartError:
 	// the process is killed as it stands.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -286,13 +284,11 @@ func (p *process) start(folder string, fenced bool) error {
 	if err != nil {
 		return err
 	}
-	if p.spec.Limit != nil {
-		if err := p.limit(); err != nil {
-			// Not reaped yet, so the pid is its own; this thread may be confined.
-			elsewhere(func() { unix.Kill(p.pid, unix.SIGKILL) })
-			p.reap()
-			return err
-		}
+	if err := p.settle(); err != nil {
+		// Not reaped yet, so the pid is its own; this thread may be confined.
+		elsewhere(func() { unix.Kill(p.pid, unix.SIGKILL) })
+		p.reap()
+		return err
 	}
 	p.res.Exit = -1
 	if fenced {
@@ -318,6 +314,19 @@ func (p *process) giveAway(child [3]int) error {
 		}
 	}
 	return nil
+}
+
+// settle does what Spec wants done between the start and the first instruction.
+func (p *process) settle() error {
+	if p.spec.Aside != nil {
+		if err := p.spec.Aside(); err != nil {
+			return err
+		}
+	}
+	if p.spec.Limit == nil {
+		return nil
+	}
+	return p.limit()
 }
 
 // limit waits for the process to stop at its exec, has it limited, and lets it go.
@@ -533,23 +542,6 @@ func (p *process) drain(buf []byte) {
 			got += n
 		}
 	}
-}
-
-// removeFolder removes a private folder, in which the process may have taken
-// away its own rights.
-func removeFolder(folder string) error {
-	if os.RemoveAll(folder) == nil {
-		return nil
-	}
-	// WalkDir reads a folder after the function has seen it, so the rights are
-	// back in time.
-	filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() {
-			os.Chmod(path, 0o700)
-		}
-		return nil
-	})
-	return os.RemoveAll(folder)
 }
 
 // Processes that outlived SIGKILL are reaped when a later run comes by.
