@@ -89,8 +89,9 @@ func (a *app) callsShowCommand() *cobra.Command {
 		Short: "Show a call and what came of it",
 		Long: `Show a call and what came of it: its parameters, where it came from, its result or
 its fault, and the receipt of its execution. The signed log holds the digest of the
-receipt at the position that is shown (box audit). --wait waits until it is settled; the exit code then says how it ended,
-as that of exec does. Without --wait the exit code is 0 when the call could be shown.`,
+receipt at the position that is shown (box audit). --wait waits until the call is
+settled; the exit code then says how it ended, as that of exec does. Without --wait the
+exit code is 0 when the call could be shown.`,
 		Example: `  box calls show c-01k9…
   box calls show c-01k9… --wait --timeout 1m`,
 		Args:              exactly("the call's id"),
