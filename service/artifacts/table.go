@@ -26,7 +26,7 @@ func Schema() journal.Schema {
 	return journal.Schema{Name: "artifacts", FS: sub}
 }
 
-// ID is the id of one publication, "a-" and a lower-case ULID. Ids sort by the time
+// ID is the id of one publication, "f-" and a lower-case ULID. Ids sort by the time
 // they were made.
 type ID string
 
@@ -47,7 +47,7 @@ type Artifact struct {
 // artifact.published. The bytes are durable already. A call that has published a name
 // does not publish it again.
 func Add(tx journal.Tx, a Artifact) error {
-	a.ID = ID("a-" + strings.ToLower(ulid.Make().String()))
+	a.ID = ID("f-" + strings.ToLower(ulid.Make().String()))
 	n, err := tx.Exec(`INSERT INTO artifact (id, digest, name, kind, bytes, call, owner_id, owner_role, created_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (call, name) DO NOTHING`,
 		string(a.ID), string(a.Digest), a.Name, a.Kind, a.Bytes, orNull(string(a.Call)), string(a.Owner.ID), string(a.Owner.Role), tx.Now().UnixMilli())
