@@ -225,10 +225,10 @@ func (d *Door) roomFor(by ops.Identity, n int) *ops.Fault {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if waiting := len(d.tasks); waiting+n > d.maxWaiting {
-		return ops.Faultf(ops.Busy, "%d calls wait already; try again later", waiting)
+		return fullLine("", waiting, d.maxWaiting)
 	}
 	if s := d.shares[by.ID]; s != nil && by.Role != ops.Operator && s.waiting+n > d.shareWaiting {
-		return ops.Faultf(ops.Busy, "%d calls of %s wait already; try again later", s.waiting, by)
+		return fullLine(" of "+by.String(), s.waiting, d.shareWaiting)
 	}
 	return nil
 }

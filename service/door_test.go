@@ -893,8 +893,8 @@ func TestBusyTakesNothing(t *testing.T) {
 			}
 		}
 		_, err := h.door.Submit(t.Context(), call(by, "r"))
-		if f := AsFault(err); f == nil || f.Code != ops.Busy || !f.Retryable {
-			t.Errorf("one more of %s: got %v, want BUSY", by, err)
+		if f := AsFault(err); f == nil || f.Code != ops.Busy || !f.Retryable || f.Details["waiting"] != f.Details["max"] || f.Details["max"] == nil {
+			t.Errorf("one more of %s: got %v, want BUSY with the numbers", by, err)
 		}
 	}
 	busy(scout, 24)  // its share

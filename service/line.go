@@ -136,6 +136,13 @@ func (d *Door) callOff(t *task) {
 	d.start(t)
 }
 
+// fullLine is BUSY for an order that would be one call too many of those that are not
+// finished.
+func fullLine(whose string, waiting, most int) *ops.Fault {
+	return ops.Faultf(ops.Busy, "%d calls%s run or wait already, of at most %d; nothing was taken, try again when some are done, or cancel some", waiting, whose, most).
+		With("waiting", waiting).With("max", most)
+}
+
 // finish takes t off the books and gives its room to others.
 func (d *Door) finish(t *task) {
 	t.cancel(nil)
