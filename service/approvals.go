@@ -117,8 +117,8 @@ type ApprovalLimits struct {
 
 // Bounds of ApprovalLimits.TTL.
 const (
-	minTTL = time.Second
-	maxTTL = 30 * 24 * time.Hour
+	MinApprovalTTL = time.Second
+	MaxApprovalTTL = 30 * 24 * time.Hour
 )
 
 func (l ApprovalLimits) withDefaults() (ApprovalLimits, error) {
@@ -131,8 +131,8 @@ func (l ApprovalLimits) withDefaults() (ApprovalLimits, error) {
 	if l.Share == 0 {
 		l.Share = 64
 	}
-	if l.TTL < minTTL || l.TTL > maxTTL || l.Most < 1 || l.Share < 1 {
-		return l, fmt.Errorf("service: approvals for %s, at most %d and %d of one identity: want %s to %s and at least 1", l.TTL, l.Most, l.Share, minTTL, maxTTL)
+	if l.TTL < MinApprovalTTL || l.TTL > MaxApprovalTTL || l.Most < 1 || l.Share < 1 {
+		return l, fmt.Errorf("service: approvals for %s, at most %d and %d of one identity: want %s to %s and at least 1", l.TTL, l.Most, l.Share, MinApprovalTTL, MaxApprovalTTL)
 	}
 	return l, nil
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"inband/ops"
 	"inband/service/access"
 	"inband/service/journal"
+	"inband/service/journal/sqlite"
 )
 
 // files stands for what a program is made of: an op with side effects that rests on
@@ -913,8 +915,45 @@ func TestListOfApprovals(t *testing.T) {
 	}
 }
 
+// A journal of before there were approvals is brought up to date with its calls.
+func TestCallsOfTheFirstSchema(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	first, err := schema.ReadFile("schema/sqlite/00001_calls.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := journal.Schema{Name: "calls", FS: fstest.MapFS{"sqlite/00001_calls.sql": {Data: first}}}
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Schemas: []journal.Schema{access.Schema(), old}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Update(t.Context(), func(tx journal.Tx) error {
+		_, err := tx.Exec(`INSERT INTO call (id, by_id, by_role, op, provider, effect, definition, params, body_hash, idem_key, source, origin,
+				evidence, state, owner, outcome, received_at, started_at, settled_at)
+			VALUES ('c-1', 'scout', 'agent', 't.read', 'test', 'none', 'd', '{"n":1}', 'h', 'k', 'test', '{"source":"test"}',
+				'{"clean":true}', 'succeeded', 'boot', '{"state":"succeeded","result":{"value":7}}', 1000, 2000, 3000)`)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f := newFiles()
+	h := openHouse(t, path, f.op("t.write"))
+	h.people()
+	h.start()
+	defer h.close()
+	c, err := h.door.read(t.Context(), "c-1")
+	if err != nil || c.By != scout || c.Op != "t.read" || string(c.Params) != `{"n":1}` || c.Key != "k" || !c.Evidence.Clean ||
+		c.State != ops.Succeeded || string(c.outcome.Result.Value) != "7" || c.SettledAt.UnixMilli() != 3000 {
+		t.Errorf("the call is now %+v, %v", c, err)
+	}
+	h.park(call(scout, "t.write"))
+}
+
 func TestApprovalLimits(t *testing.T) {
-	for _, l := range []ApprovalLimits{{TTL: time.Millisecond}, {TTL: -time.Hour}, {TTL: maxTTL + 1}, {Most: -1}, {Share: -1}} {
+	for _, l := range []ApprovalLimits{{TTL: time.Millisecond}, {TTL: -time.Hour}, {TTL: MaxApprovalTTL + 1}, {Most: -1}, {Share: -1}} {
 		if _, err := l.withDefaults(); err == nil {
 			t.Errorf("%+v is taken", l)
 		}

@@ -9,7 +9,8 @@
 //
 // # The life of a call
 //
-//	           ┌─ refused
+//	  parked ──── cancelled, failed              not approved
+//	     │     ┌─ refused
 //	received ──┼─ cancelled, failed              before it began
 //	           └─ running ─┬─ succeeded, failed, cancelled
 //	                       ├─ accepted ── Settle ── succeeded, failed, …
@@ -21,12 +22,17 @@
 // NOT_STARTED), and one that is running may have acted (it becomes
 // outcome_unknown, and is never run again by itself).
 //
+// A call that its identity may ask for and not run is parked. Somebody who may approve
+// it lets it be received, once, or ends it (see [Door.Approve]); it waits for that over
+// restarts, and not for ever. What was approved is what runs: an [ops.Binder] says what
+// a call rests on, and an approval holds only while that stays the same.
+//
 // An op whose whole effect is in the journal implements [Transactional]: its effect
 // and its outcome are one commit, so its outcome is never unknown.
 //
 // # Idempotency
 //
 // The scope of a key is the identity. The same key with the same op and parameters
-// gives IN_PROGRESS while the call runs and its stored outcome afterwards; with
-// others, KEY_REUSED. A refused call does not use up its key.
+// gives the approval while the call is parked, IN_PROGRESS while it runs and its stored
+// outcome afterwards; with others, KEY_REUSED. A refused call does not use up its key.
 package service

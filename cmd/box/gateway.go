@@ -33,8 +33,8 @@ import (
 	"inband/service/threads"
 )
 
-// gatewayConfig is what a gateway is made of. All but Hosts, Rate, Artifacts and
-// Listening is required.
+// gatewayConfig is what a gateway is made of. All but Hosts, Rate, Artifacts,
+// Approvals and Listening is required.
 type gatewayConfig struct {
 	Folder  stateFolder
 	Listen  string   // HOST:PORT, port 0 for a free one
@@ -48,6 +48,8 @@ type gatewayConfig struct {
 	Listening func(address)
 	// Artifacts bounds the bytes of all published files; 0 is artifacts.DefaultQuota.
 	Artifacts int64
+	// Approvals is how long a call waits for one; 0 is the door's own time.
+	Approvals time.Duration
 	// Enclose puts the process into a cgroup of its own, which only a process that is a
 	// gateway and nothing else should do.
 	Enclose bool
@@ -136,7 +138,8 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	}
 	g.policy = access.NewLivePolicy(policy)
 	g.registry = ops.NewLive(empty) // until the reads exist, which name the actions of box.exec
-	if g.door, err = service.New(service.Config{Store: g.store, Registry: g.registry, Policy: g.policy, Log: g.log, RatePerIdentity: g.cfg.Rate}); err != nil {
+	if g.door, err = service.New(service.Config{Store: g.store, Registry: g.registry, Policy: g.policy, Log: g.log, RatePerIdentity: g.cfg.Rate,
+		Approvals: service.ApprovalLimits{TTL: g.cfg.Approvals}}); err != nil {
 		return err
 	}
 	if g.threads, err = threads.New(threads.Config{

@@ -25,7 +25,7 @@ func (a *app) serveCommand() *cobra.Command {
 	var listen string
 	var hosts, credentials, unconfined []string
 	var rootOps bool
-	var grace time.Duration
+	var grace, approvals time.Duration
 	rate := rateFlag(service.DefaultRate)
 	kept := sizeFlag(artifacts.DefaultQuota)
 	var verbose bool
@@ -61,6 +61,9 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 			if grace <= 0 {
 				return usagef("--grace %s: want more than nothing", grace)
 			}
+			if approvals < service.MinApprovalTTL || approvals > service.MaxApprovalTTL {
+				return usagef("--approval-ttl %s: want %s to %s", approvals, service.MinApprovalTTL, service.MaxApprovalTTL)
+			}
 			signal.Ignore(syscall.SIGPIPE) // a reader of the log that goes must not end the gateway
 			hangups := make(chan os.Signal, 1)
 			signal.Notify(hangups, syscall.SIGHUP)
@@ -78,7 +81,7 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 				return err
 			}
 			g, err := openGateway(cmd.Context(), gatewayConfig{
-				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Artifacts: int64(kept), Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log, Enclose: true,
+				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Artifacts: int64(kept), Approvals: approvals, Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log, Enclose: true,
 			})
 			if err != nil {
 				return err
@@ -104,6 +107,7 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 	}
 	f := cmd.Flags()
 	f.Var(&kept, "artifacts", "how much the files that calls publish may take together")
+	f.DurationVar(&approvals, "approval-ttl", time.Hour, "how long a call waits for an approval")
 	f.StringVar(&listen, "listen", "127.0.0.1:8787", "address to listen on, HOST:PORT")
 	f.StringArrayVar(&hosts, "host", nil, "a further name of this gateway (may be repeated)")
 	f.DurationVar(&grace, "grace", 10*time.Second, "how long what runs may go on after SIGTERM")
