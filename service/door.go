@@ -98,6 +98,9 @@ type Door struct {
 	running int     // tasks that have room
 	inOp    map[ops.OpName]int
 	waiters map[ops.CallID]*waiter
+
+	deaf   chan struct{} // closed by deafen: the store takes no writes, for good
+	deafen func()
 }
 
 // New returns a door over cfg. OnSettle functions are added before Start.
@@ -143,6 +146,7 @@ func New(cfg Config) (*Door, error) {
 		shares:   make(map[ops.IdentityID]*share),
 		inOp:     make(map[ops.OpName]int),
 		waiters:  make(map[ops.CallID]*waiter),
+		deaf:     make(chan struct{}),
 
 		maxRunning:   cfg.MaxRunning,
 		maxWaiting:   cfg.MaxWaiting,
@@ -153,6 +157,7 @@ func New(cfg Config) (*Door, error) {
 
 		approvals: approvals{limits: limits, attention: make(chan struct{}, 1)},
 	}
+	d.deafen = sync.OnceFunc(func() { close(d.deaf) })
 	d.life, d.stop = context.WithCancel(context.Background())
 	return d, nil
 }

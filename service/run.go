@@ -303,6 +303,7 @@ func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) {
 		}
 		d.log.Error("outcome not written yet", "call", t.call.ID, "op", t.call.Op, "err", err)
 		if errors.Is(err, journal.ErrClosed) {
+			d.deafen()
 			return
 		}
 		timer := time.NewTimer(wait)

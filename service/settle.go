@@ -143,10 +143,7 @@ type waiter struct {
 func (d *Door) Await(ctx context.Context, id ops.CallID) (ops.Outcome, error) {
 	w := d.join(id)
 	defer d.leave(id, w)
-	var finished <-chan struct{} // looked up before the call is read, so that neither is missed
-	if t := d.task(id); t != nil {
-		finished = t.done
-	}
+	deaf := d.deaf
 	for stopping, givenUp := false, false; ; {
 		c, err := d.read(ctx, id)
 		switch {
@@ -159,8 +156,8 @@ func (d *Door) Await(ctx context.Context, id ops.CallID) (ops.Outcome, error) {
 		}
 		select {
 		case <-w.settled:
-		case <-finished: // nobody tries any more to write its outcome, unless that was that others settle it
-			finished, givenUp = nil, true
+		case <-deaf: // nobody can write its outcome any more, unless others settle it elsewhere
+			deaf, givenUp = nil, true
 		case <-d.life.Done():
 			stopping = true
 		case <-ctx.Done():
