@@ -392,9 +392,7 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 	s.Fault = c.outcome.Fault
 	request.Action = access.Output
 	if s.Withheld = !policy.Decide(request).Allowed; s.Withheld {
-		if s.Fault != nil { // its details may hold what the op said
-			s.Fault = ops.Faultf(s.Fault.Code, "%s", s.Fault.Code.Info().Meaning)
-		}
+		s.Fault = withoutOutput(*c.outcome).Fault
 		return s, nil
 	}
 	if c.outcome.Result != nil {
