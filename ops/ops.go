@@ -229,12 +229,12 @@ type Op struct {
 	Timeout       time.Duration // bound on one execution; 0 means DefaultTimeout
 	Command       *Command      // how a command op runs; nil for a native op
 	Concurrency   int           // executions at one time; 0 is no bound of its own
-	Rate          Rate          // executions begun in a time; the zero value is no bound of its own
+	Rate          Rate          // calls admitted in a time; the zero value is no bound of its own
 	Catalog       *Catalog      // how discovery presents it; nil means uncurated
 	Examples      Examples
 }
 
-// Rate is Count in any window of Per, which is at least a second.
+// Rate is Count at once, coming back evenly, Count in each Per. Per is at least a second.
 type Rate struct {
 	Count int
 	Per   time.Duration

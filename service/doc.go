@@ -35,4 +35,13 @@
 // The scope of a key is the identity. The same key with the same op and parameters
 // gives the approval while the call is parked, IN_PROGRESS while it runs and its stored
 // outcome afterwards; with others, KEY_REUSED. A refused call does not use up its key.
+//
+// # Bounds
+//
+// Ops and identities have rates. They are weighed before anything is written; what is
+// too much is RATE_LIMITED, and of a reply each directive by itself. A call takes once,
+// a replay nothing. What may run stands in one line for room among all executions,
+// those of its identity and those of its op, first come first served among those that
+// there is room for; a call that waits is cancelled at once. Calls that are not
+// finished are bounded, of all and of each identity: one too many is BUSY.
 package service
