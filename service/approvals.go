@@ -44,6 +44,7 @@ type Bound struct {
 	Op         ops.OpName        `json:"op"`                 // resolved
 	Params     string            `json:"params"`             // digest of the canonical parameters
 	Definition string            `json:"definition"`         // digest of the op's definition
+	Policy     string            `json:"policy"`             // digest of the policy that had it ask
 	Answer     string            `json:"answer,omitempty"`   // adaptor and address that the outcome goes to
 	ExpiresAt  string            `json:"expires_at"`         // RFC 3339
 	RestsOn    map[string]string `json:"rests_on,omitempty"` // what the op's executor has named, see ops.Binder
@@ -83,6 +84,7 @@ func changes(was, is Bound) (list []Change) {
 	add("op", string(was.Op), string(is.Op))
 	add("params", was.Params, is.Params)
 	add("definition", was.Definition, is.Definition)
+	add("policy", was.Policy, is.Policy)
 	add("answer", was.Answer, is.Answer)
 	add("expires_at", was.ExpiresAt, is.ExpiresAt)
 	names := slices.Collect(maps.Keys(was.RestsOn))
@@ -178,10 +180,11 @@ func (d *Door) ask(o *Order, policy string) {
 	}
 }
 
-// bind is what an approval of call is for. entry is nil when the op is gone.
-func bind(call ops.Call, entry *ops.Entry, things map[string]string, expires time.Time) Bound {
+// bind is what an approval of call is for, under the policy with a digest. entry is nil
+// when the op is gone.
+func bind(call ops.Call, entry *ops.Entry, policy string, things map[string]string, expires time.Time) Bound {
 	b := Bound{
-		Call: call.ID, Identity: call.By.String(), Op: call.Op, Params: digestOf(call.Params),
+		Call: call.ID, Identity: call.By.String(), Op: call.Op, Params: digestOf(call.Params), Policy: policy,
 		ExpiresAt: ops.Stamp(expires), RestsOn: things,
 	}
 	if entry != nil {
@@ -213,7 +216,7 @@ func (d *Door) park(tx journal.Tx, o Order) (ApprovalID, error) {
 		id: newApprovalID(), state: Pending, summary: o.entry.Summary, sideEffecting: o.entry.SideEffecting,
 		policy: o.asking.policy, requestedAt: now, expiresAt: now.Add(d.approvals.limits.TTL),
 	}
-	a.bound = bind(call, o.entry, o.asking.restsOn, a.expiresAt)
+	a.bound = bind(call, o.entry, o.asking.policy, o.asking.restsOn, a.expiresAt)
 	a.hash = a.bound.hash()
 	bound, err := json.Marshal(a.bound)
 	if err != nil {

@@ -277,10 +277,11 @@ func TestVoid(t *testing.T) {
 		is     string
 	}{
 		{"nothing", func(*house, *files, Ticket) {}, "", ""},
-		{"a policy that still lets it ask", func(h *house, _ *files, _ Ticket) { h.policy(mayAsk) }, "", ""},
+		{"the same policy, loaded again", func(h *house, _ *files, _ Ticket) { h.policy(string(access.DefaultPolicyText())) }, "", ""},
+		{"a policy that still lets it ask", func(h *house, _ *files, _ Ticket) { h.policy(mayAsk) }, "policy", "sha256:"},
 		{"a policy that lets it run", func(h *house, _ *files, _ Ticket) {
 			h.policy(mayAsk + `permit (principal is Agent, action == Action::"run", resource);`)
-		}, "", ""},
+		}, "policy", "sha256:"},
 		{"another op", func(h *house, f *files, _ Ticket) { h.swap(f.op("t.write"), read("t.new", fine)) }, "", ""},
 		{"the script", func(_ *house, f *files, _ Ticket) { f.set(func(m map[string]string) { m["program"] = "sha256:ff" }) }, "program", "sha256:ff"},
 		{"the script is gone", func(_ *house, f *files, _ Ticket) { f.set(func(m map[string]string) { delete(m, "program") }) }, "program", ""},

@@ -16,9 +16,9 @@ import (
 const maxReason = 500
 
 // Approve lets the call of approval id run, once. Everything that the approval is for is
-// looked at again first: if its identity is no longer live, the policy no longer lets
-// it ask, the op has another definition or what it rests on is different, the approval
-// is void, the call fails and ApprovalVoid says what has changed.
+// looked at again first: if its identity is no longer live, or the policy, the op's
+// definition or what it rests on is another, the approval is void, the call fails and
+// ApprovalVoid says what has changed.
 //
 // by needs the permission approve for whoever ordered the call; NotPermitted otherwise,
 // or NotFound if by may not even see it. An approval that is approved already stays so,
@@ -188,12 +188,9 @@ func (d *Door) changed(tx journal.Tx, a approval, call ops.Call, l looked) ([]Ch
 	if l.err != nil {
 		l.things = a.bound.RestsOn
 	}
-	list := changes(a.bound, bind(call, l.entry, l.things, a.expiresAt))
+	list := changes(a.bound, bind(call, l.entry, d.Policy().Digest(), l.things, a.expiresAt))
 	if l.err != nil {
 		list = append(list, Change{"rests_on", a.hash, "cannot be read"})
-	}
-	if run, ask, policy := d.decisions(call, l.entry); !run.Allowed && !ask.Allowed {
-		list = append(list, Change{"policy", a.policy, policy.Digest()})
 	}
 	return list, nil
 }
