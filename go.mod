@@ -1,6 +1,6 @@
 module inband
 
-go 1.26.0
+go 1.26.5
 
 require (
 	github.com/cedar-policy/cedar-go v1.9.2

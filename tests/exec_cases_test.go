@@ -86,7 +86,7 @@ var held = []heldCase{
 	{"x58", "exec/sandbox.TestManyRuns exec/proc.TestWhatAProcessGets", ""},
 	{"x59", "exec/command.TestLimits exec/sandbox.TestRunAs", ""},
 	{"x60", "exec/sandbox.TestFewDescriptors tests.TestOutOfDescriptors", ""},
-	{"x61", "exec/command.TestPathParameters ops.TestCanonicalValues", ""},
+	{"x61", "exec/command.TestPathParameters ops.TestCanonicalValues tests.TestToolchain", ""},
 	{"x62", "exec/sandbox.TestGatewaysEnvironmentIsClosed exec/command.TestEnvironment tests.TestOnlyWhatIsDeclared", ""},
 	{"x63", "tests.TestSecretsStayWhereTheyAre exec/command.TestSecrets exec/command.TestSecretPrints", ""},
 	{"x64", "tests.TestBadOpFiles tests.TestOpWithoutPermission tests.TestReloadUnderLoad cmd/box.TestReloadKeepsTheOldOps", ""},
