@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -22,16 +21,6 @@ type below interface {
 	OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error)
 	Close() error
 }
-
-// everything is the root /, out of which no path leads. (An os.Root would take each
-// absolute link for a way out.)
-type everything struct{}
-
-func (everything) Stat(name string) (fs.FileInfo, error) { return os.Stat(filepath.Join("/", name)) }
-func (everything) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
-	return os.OpenFile(filepath.Join("/", name), flag, perm)
-}
-func (everything) Close() error { return nil }
 
 func openRoot(path string) (below, error) {
 	if path == "/" {
@@ -68,12 +57,10 @@ func lookHere(p *ops.Param, value string) (fs.FileInfo, *ops.Fault) {
 
 // open opens for reading what value, one of the path parameter p, names, as look finds
 // it. It waits for nobody: a pipe or a device is not opened, and if one is put there at
-// the last moment it is not read.
+// the last moment it is not read. What belongs to a process is not handed over: the
+// gateway would open it as itself, where the sandbox keeps the program from it.
 func open(p *ops.Param, value string, u *sandbox.User) (f *os.File, fault *ops.Fault) {
 	if err := asUser(u, func() { f, fault = openHere(p, value) }); err != nil {
-		if f != nil {
-			f.Close()
-		}
 		return nil, notRun(ops.Unavailable, "parameter %s: %v; nothing ran", p.Name, err)
 	}
 	return f, fault
@@ -95,8 +82,8 @@ func openHere(p *ops.Param, value string) (*os.File, *ops.Fault) {
 	var fault *ops.Fault
 	if info, err := f.Stat(); err != nil {
 		fault = noPath(p, value, err)
-	} else {
-		fault = wrongKind(p, value, info)
+	} else if fault = wrongKind(p, value, info); fault == nil && ofProcess(f) {
+		fault = badPath(p, value, "it belongs to a process")
 	}
 	if fault != nil {
 		f.Close()

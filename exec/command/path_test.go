@@ -3,10 +3,13 @@ package command
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -193,5 +196,60 @@ func TestTextAndDuration(t *testing.T) {
 	}
 	for _, raw := range []string{`{"for":"1500ms","host":"a"}`, `{"for":"1s","host":"-a"}`, `{"for":"1s","host":"a:80"}`} {
 		failure(t, execute(t, o, raw), ops.Failed, ops.InvalidParams)
+	}
+}
+
+// What belongs to a process is opened by nobody for a call. The gateway would open it
+// with its own rights, as itself: its memory, the descriptors that it holds for other
+// calls, the environment of their programs.
+func TestPathsOfProcesses(t *testing.T) {
+	const value = "the secret of another call"
+	other, err := sealed([]byte(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	o := pathOp(t, "/")
+	if os.Geteuid() == 0 {
+		o.Command.RunAs = nobody
+	}
+	child := exec.Command("/bin/cat")
+	child.Env = []string{"TOKEN=" + value}
+	if o.Command.RunAs == nobody { // as another op's program is
+		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: overflow, Gid: overflow}}
+	}
+	if in, err := child.StdinPipe(); err != nil {
+		t.Fatal(err)
+	} else {
+		defer child.Wait()
+		defer in.Close()
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		fmt.Sprintf("/proc/self/fd/%d", other.Fd()), fmt.Sprintf("/proc/thread-self/fd/%d", other.Fd()),
+		fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), other.Fd()), fmt.Sprintf("/dev/fd/%d", other.Fd()),
+		"/proc/self/maps", "/proc/self/cmdline", "/proc/self/environ", "/proc/self/mem", "/proc/self/root/etc/passwd", "/proc/self/task/../maps",
+		fmt.Sprintf("/proc/%d/environ", child.Process.Pid), fmt.Sprintf("/proc/%d/maps", child.Process.Pid), "/proc/1/cmdline",
+	} {
+		params, err := json.Marshal(map[string]string{"path": path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := execute(t, o, string(params))
+		if out.State == ops.Succeeded || out.Fault.Details["started"] == true {
+			t.Errorf("%s: got %s %s", path, out.State, out.Result.Value)
+		}
+	}
+	if got := success(t, execute(t, o, `{"path":"/proc/version"}`)); !strings.HasPrefix(got.Stdout, "Linux") {
+		t.Errorf("/proc/version: got %q", got.Stdout)
+	}
+	for _, value := range []string{"self/maps", fmt.Sprintf("%d/environ", child.Process.Pid)} {
+		o.Params[0].Root = "/proc"
+		params, _ := json.Marshal(map[string]string{"path": value})
+		if out := execute(t, o, string(params)); out.State == ops.Succeeded {
+			t.Errorf("%s below /proc: got %s", value, out.Result.Value)
+		}
 	}
 }
