@@ -403,7 +403,10 @@ func (r *fileReader) op(e entry, provider string) Op {
 	if !op.SideEffecting && len(op.Command.FS.Write) > 0 {
 		r.bad(paths.find("write").line, "an op without side effects may write to its private folder only; remove write, or say side_effecting: true")
 	}
-	if !op.SideEffecting && op.Command.Network == NetworkAny {
+	if !op.SideEffecting && op.Command.FS.Metadata {
+		r.bad(paths.find("metadata").line, "an op without side effects changes no mode, owner or times of files; remove metadata, or say side_effecting: true")
+	}
+	if !op.SideEffecting && (op.Command.Network == NetworkAny || op.Command.Network == NetworkUnix) {
 		r.bad(network.line, "an op without side effects has no network; write none or netlink, or say side_effecting: true")
 	}
 	if op.Command.Unconfined {
@@ -653,17 +656,18 @@ func (r *fileReader) paths(n *node) (p Paths) {
 			}
 		}
 	}
-	r.mapping(n, "fs", fields{"read": read(&p.Read, "read"), "write": read(&p.Write, "write"), "exec": read(&p.Exec, "exec")})
+	r.mapping(n, "fs", fields{"read": read(&p.Read, "read"), "write": read(&p.Write, "write"), "exec": read(&p.Exec, "exec"),
+		"metadata": func(n *node) { p.Metadata = r.bool(n, "metadata") }})
 	return p
 }
 
 func (r *fileReader) network(n *node) Network {
 	net := Network(r.text(n, "network", 40))
 	switch net {
-	case NetworkNone, NetworkNetlink, NetworkAny:
+	case NetworkNone, NetworkNetlink, NetworkUnix, NetworkAny:
 	default:
 		if n.kind == stringNode {
-			r.bad(n.line, "unknown network %q; want none, netlink or any", clip(string(net)))
+			r.bad(n.line, "unknown network %q; want none, netlink, unix or any", clip(string(net)))
 		}
 	}
 	return net

@@ -253,7 +253,10 @@ func TestReadFileRefuses(t *testing.T) {
 	for lines, want := range map[string]string{
 		"fs: {write: [/srv]}":   "f.yaml:7: an op without side effects may write to its private folder only",
 		"network: any":          "f.yaml:7: an op without side effects has no network",
+		"network: unix":         "f.yaml:7: an op without side effects has no network",
 		"network: some":         `f.yaml:7: unknown network "some"`,
+		"fs: {metadata: true}":  "f.yaml:7: an op without side effects changes no mode, owner or times of files",
+		"fs: {metadata: '1'}":   "f.yaml:7: metadata is the string",
 		"network: [none]":       "f.yaml:7: network is a list",
 		"fs: {read: [srv]}":     `f.yaml:7: read "srv": want a clean absolute path`,
 		"fs: {read: [/a/../b]}": "want a clean absolute path",
@@ -619,6 +622,10 @@ func TestSandboxKeys(t *testing.T) {
 		Limits: Limits{NoFile: 64, FSize: &size, CPU: 5 * time.Second, Memory: 256 << 20}, Require: []string{"landlock", "seccomp"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want, got:\n%s", diff)
+	}
+	got = read("side_effecting: true\nfs: {write: [/srv], metadata: true}\nnetwork: unix")
+	if !got.FS.Metadata || got.Network != NetworkUnix {
+		t.Errorf("metadata and unix: got %+v", got)
 	}
 	if diff := cmp.Diff([]Publish{{File: "out/report.txt", Kind: "text/plain"}, {File: "-x y", Kind: "image/png"}},
 		read("publish: [{file: out/report.txt, kind: text/plain}, {file: -x y, kind: image/png}]").Publish); diff != "" {

@@ -314,6 +314,9 @@ type Paths struct {
 	Read  []string
 	Write []string // reading included; none in an op without side effects
 	Exec  []string // reading included
+	// Metadata lets the program change the modes, owners, times and attributes of files,
+	// of all that its user may, also outside of Write; not in an op without side effects.
+	Metadata bool
 }
 
 // Network says which sockets a process may make.
@@ -323,7 +326,8 @@ type Network string
 const (
 	NetworkNone    Network = "none"    // no socket at all
 	NetworkNetlink Network = "netlink" // those that ask the kernel, as ip and ss do
-	NetworkAny     Network = "any"     // all; not in an op without side effects
+	NetworkUnix    Network = "unix"    // those of this machine's services; not in an op without side effects
+	NetworkAny     Network = "any"     // IPv4, IPv6 and netlink; not in an op without side effects
 )
 
 // Limits bound one process; what it starts counts for itself. 0 means the default.

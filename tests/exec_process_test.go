@@ -299,6 +299,7 @@ func TestEmptyAndAbsentAreNone(t *testing.T) {
 		"test.execs":  "side_effecting: false, fs: {exec: []}",
 		"test.writes": "side_effecting: true, fs: {write: []}",
 		"test.acts":   "side_effecting: true, network: none, fs: {read: []}",
+		"test.local":  "side_effecting: true, network: unix, fs: {read: [/etc/passwd, " + dir + "], write: [" + dir + "]}",
 		"test.open":   "side_effecting: true, network: any, fs: {read: [/etc/passwd, " + dir + "], write: [" + dir + "]}",
 	}
 	file := "provider: test\ntitle: What is reached\nops:\n"
@@ -323,7 +324,10 @@ func TestEmptyAndAbsentAreNone(t *testing.T) {
 			t.Errorf("%s: tried %q", name, lines)
 		}
 		for _, line := range lines {
-			if done := strings.HasSuffix(line, " done"); done != (name == "test.open") {
+			what, how, _ := strings.Cut(line, " ")
+			granted := what == "file" && (name == "test.open" || name == "test.local") || what == "unix" && name == "test.local" ||
+				(what == "tcp" || what == "udp") && name == "test.open"
+			if (how == "done") != granted {
 				t.Errorf("%s: %s", name, line)
 			}
 		}

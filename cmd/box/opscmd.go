@@ -126,7 +126,7 @@ func (p *opProcess) words() [][2]string {
 		}
 		return strings.Join(list, ", ")
 	}
-	network := map[string]string{"none": "none, no socket at all", "netlink": "none, but it may ask the kernel about the network", "any": "any"}[p.Network]
+	network := map[string]string{"none": "none, no socket at all", "netlink": "none, but it may ask the kernel about the network", "unix": "the services of this machine, through UNIX sockets", "any": "any, but no UNIX sockets"}[p.Network]
 	words := [][2]string{{"program", p.Program}}
 	if p.Unconfined {
 		words = append(words, [2]string{"sandbox", "none: it has all the rights of its user"})

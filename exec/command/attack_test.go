@@ -31,37 +31,83 @@ type attempt struct{ Name, Got string }
 // target is what the attack aims at: things of the gateway and of the machine that the
 // gateway itself can reach.
 type target struct {
-	PID  int    // the gateway
-	Dir  string // a folder of the gateway's
-	File string // a file in it
-	Port int    // a TCP port that is listened at
+	PID    int    // the gateway
+	Dir    string // a folder of the gateway's
+	File   string // a file in it
+	Port   int    // a TCP port that is listened at
+	Socket string // a UNIX socket that is listened at
+	Acts   bool   // the op has side effects
+}
+
+// attempts are those of one attack.
+type attempts []attempt
+
+func (all *attempts) try(name string, err error) {
+	got := "done"
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		got = unix.ErrnoName(errno)
+	case err != nil:
+		got = err.Error()
+	}
+	*all = append(*all, attempt{name, got})
+}
+
+func (all *attempts) call(name string, number uintptr, args ...uintptr) {
+	var a [6]uintptr
+	copy(a[:], args)
+	_, _, errno := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
+	if errno == 0 {
+		all.try(name, nil)
+		return
+	}
+	all.try(name, errno)
 }
 
 // attack tries everything that we could think of against t. It runs inside a read op
-// whose policy lets it read /proc.
+// whose policy lets it read /proc, and inside one with side effects and a network, which
+// may read the files and the folders of t too, but write to its private folder only.
 func attack(t target) []attempt {
-	var all []attempt
-	try := func(name string, err error) {
-		got := "done"
-		var errno syscall.Errno
-		switch {
-		case errors.As(err, &errno):
-			got = unix.ErrnoName(errno)
-		case err != nil:
-			got = err.Error()
-		}
-		all = append(all, attempt{name, got})
+	var all attempts
+	if t.Acts {
+		all.byActing(t)
+	} else {
+		all.byReading(t)
 	}
-	call := func(name string, number uintptr, args ...uintptr) {
-		var a [6]uintptr
-		copy(a[:], args)
-		_, _, errno := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
-		if errno == 0 {
-			try(name, nil)
-			return
-		}
-		try(name, errno)
+	return all
+}
+
+// byActing tries what an op with side effects must not be able to do.
+func (all *attempts) byActing(t target) {
+	path := func(s string) uintptr { b, _ := unix.BytePtrFromString(s); return uintptr(unsafe.Pointer(b)) }
+	// The gateway's user may do this to its own files, and Landlock does not see it.
+	all.try("chmod, acting", unix.Chmod(t.File, 0o666))
+	all.try("chmod of a folder, acting", unix.Chmod(t.Dir, 0o777))
+	all.try("chown, acting", unix.Chown(t.File, os.Getuid(), os.Getgid()))
+	all.try("set times, acting", unix.UtimesNanoAt(unix.AT_FDCWD, t.File, []unix.Timespec{{}, {}}, 0))
+	all.try("set an attribute, acting", unix.Setxattr(t.File, "user.x", []byte("x"), 0))
+	all.try("remove an attribute, acting", unix.Removexattr(t.File, "user.x"))
+	all.try("write a file, acting", os.WriteFile(t.File, []byte("x"), 0o600))
+	if fd, err := unix.Open("mine", unix.O_CREAT|unix.O_RDWR, 0o600); err == nil { // even its own
+		all.try("chmod of an open file, acting", unix.Fchmod(fd, 0o4777))
+		all.try("chown of an open file, acting", unix.Fchown(fd, os.Getuid(), os.Getgid()))
+		all.try("set an attribute of an open file, acting", unix.Fsetxattr(fd, "user.x", []byte("x"), 0))
+		all.call("set flags of a file, acting", unix.SYS_IOCTL, uintptr(fd), 0x40086602, path("x"))
+		all.call("seal a file, acting", unix.SYS_IOCTL, uintptr(fd), 0x40806685, path("x"))
+		all.call("lease a file, acting", unix.SYS_FCNTL, uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
 	}
+	_, err := net.Dial("unix", t.Socket)
+	all.try("connect to a service of this machine, acting", err)
+	var pair [2]int32
+	all.call("a pair of sockets that sends anywhere, acting", unix.SYS_SOCKETPAIR, unix.AF_UNIX, unix.SOCK_DGRAM, 0, uintptr(unsafe.Pointer(&pair)))
+	for name, family := range map[string]uintptr{"packet": unix.AF_PACKET, "vsock": unix.AF_VSOCK, "crypto": unix.AF_ALG} {
+		all.call("socket: "+name+", acting", unix.SYS_SOCKET, family, unix.SOCK_RAW, 0)
+	}
+}
+
+func (all *attempts) byReading(t target) {
+	try, call := all.try, all.call
 	opens := func(name, path string, flags int) {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
 		if err == nil {
@@ -202,7 +248,11 @@ func attack(t target) []attempt {
 	call("type into the terminal, with bits that the kernel drops", unix.SYS_IOCTL, 0, 1<<32|unix.TIOCSTI, path("x"))
 	call("set flags of a file", unix.SYS_IOCTL, 0, 0x40086602, path("x"))
 
+	call("lease a file", unix.SYS_FCNTL, 0, unix.F_SETLEASE, unix.F_RDLCK)
+	call("seal a file", unix.SYS_IOCTL, 0, 0x40806685, path("x"))
+
 	// More of what it has.
+	call("outlive the gateway", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, 0)
 	call("raise a limit", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1 << 19, Max: 1 << 19})), 0)
 	call("become another user", unix.SYS_SETUID, 12345)
 	try("regain capabilities", regain())
@@ -210,11 +260,10 @@ func attack(t target) []attempt {
 	for line := range strings.Lines(string(status)) {
 		for _, key := range []string{"CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp"} {
 			if rest, ok := strings.CutPrefix(line, key+":"); ok {
-				all = append(all, attempt{key, strings.TrimSpace(rest)})
+				*all = append(*all, attempt{key, strings.TrimSpace(rest)})
 			}
 		}
 	}
-	return all
 }
 
 // linkTo makes a link to the file in the private folder.
@@ -229,51 +278,62 @@ func regain() error {
 	return unix.Capset(&header, &data[0])
 }
 
-// besiege runs the attack inside a read op, as the user runAs, and prints each attempt and how it ended. This process stands for the gateway.
+// besiege runs the attack inside a read op and inside one that acts, as the user runAs,
+// and prints each attempt and how it ended. This process stands for the gateway.
 func besiege(dir, runAs string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	file := filepath.Join(dir, "secret")
+	file, socket := filepath.Join(dir, "secret"), filepath.Join(dir, "socket")
 	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
 		return err
 	}
+	service, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	defer service.Close()
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	aim, err := json.Marshal(target{PID: os.Getpid(), Dir: dir, File: file, Port: l.Addr().(*net.TCPAddr).Port})
-	if err != nil {
-		return err
+	for _, acts := range []bool{false, true} {
+		aim, err := json.Marshal(target{PID: os.Getpid(), Dir: dir, File: file, Port: l.Addr().(*net.TCPAddr).Port, Socket: socket, Acts: acts})
+		if err != nil {
+			return err
+		}
+		o := ops.Op{Name: "t.attack", Provider: "t", Summary: "Attack", Timeout: time.Minute, SideEffecting: acts, Command: &ops.Command{
+			Argv: []ops.Arg{word(self), word("helper"), word("attack"), word(string(aim))}, OutputMax: 64 << 10,
+			FS: ops.Paths{Read: []string{"/proc"}}, RunAs: runAs}}
+		if acts {
+			o.Command.Network, o.Command.FS.Read = ops.NetworkAny, []string{dir}
+		}
+		e, err := New(o, testConfig)
+		if err != nil {
+			return err
+		}
+		out, err := e.Execute(context.Background(), ops.Call{Op: o.Name, Params: json.RawMessage(`{}`)})
+		if err != nil {
+			return err
+		}
+		if out.State != ops.Succeeded {
+			return fmt.Errorf("%v %v", out.Fault, out.Fault.Details)
+		}
+		var result Output
+		if err := json.Unmarshal(out.Result.Value, &result); err != nil {
+			return err
+		}
+		fmt.Print(result.Stdout)
 	}
-	o := ops.Op{Name: "t.attack", Provider: "t", Summary: "Attack", Timeout: time.Minute, Command: &ops.Command{
-		Argv: []ops.Arg{word(self), word("helper"), word("attack"), word(string(aim))}, OutputMax: 64 << 10,
-		FS: ops.Paths{Read: []string{"/proc"}}, RunAs: runAs}}
-	e, err := New(o, testConfig)
-	if err != nil {
-		return err
-	}
-	out, err := e.Execute(context.Background(), ops.Call{Op: o.Name, Params: json.RawMessage(`{}`)})
-	if err != nil {
-		return err
-	}
-	if out.State != ops.Succeeded {
-		return fmt.Errorf("%v %v", out.Fault, out.Fault.Details)
-	}
-	var result Output
-	if err := json.Unmarshal(out.Result.Value, &result); err != nil {
-		return err
-	}
-	fmt.Print(result.Stdout)
 	if b, err := os.ReadFile(file); err != nil || string(b) != "secret" {
 		return fmt.Errorf("the file reads %q, %v", b, err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		return fmt.Errorf("the file is %v, %v", info, err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		return fmt.Errorf("the folder holds %v, %v", entries, err)
 	}
 	return nil
@@ -381,7 +441,12 @@ func TestPaths(t *testing.T) {
 	}
 	writes := func(o *ops.Op) { o.Command.FS.Write = []string{in} }
 	success(t, run(writes, "/usr/bin/touch", in+"/file"))
-	success(t, run(writes, "/usr/bin/chmod", "0640", in+"/file")) // an op with effects may
+	success(t, run(writes, "/usr/bin/touch", in+"/file")) // its times, which it opens
+	success(t, run(writes, "/usr/bin/cp", in+"/file", in+"/copy"))
+	success(t, run(writes, "/usr/bin/mv", in+"/copy", in+"/moved"))
+	failure(t, run(writes, "/usr/bin/chmod", "0640", in+"/file"), ops.Failed, ops.OpFailed)
+	failure(t, run(writes, "/usr/bin/touch", "-h", in+"/file"), ops.Failed, ops.OpFailed)
+	success(t, run(func(o *ops.Op) { o.Command.FS.Write, o.Command.FS.Metadata = []string{in}, true }, "/usr/bin/chmod", "0640", in+"/file"))
 	failure(t, run(writes, "/usr/bin/touch", beside+"/file"), ops.Failed, ops.OpFailed)
 	failure(t, run(func(*ops.Op) {}, "/usr/bin/touch", in+"/other"), ops.Failed, ops.OpFailed)
 	failure(t, run(writes, "/usr/bin/cp", beside+"/../x", in), ops.Failed, ops.OpFailed)

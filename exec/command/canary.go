@@ -30,9 +30,10 @@ type aim struct {
 	PID     int             `json:"pid"`  // the gateway
 	File    string          `json:"file"` // outside its policy
 	Network sandbox.Network `json:"network"`
-	Reads   bool            `json:"reads"`
-	Limits  []sandbox.Limit `json:"limits"`
-	RunAs   sandbox.RunAs   `json:"run_as"`
+	// Metadata says that modes and the like may be changed.
+	Metadata bool            `json:"metadata"`
+	Limits   []sandbox.Limit `json:"limits"`
+	RunAs    sandbox.RunAs   `json:"run_as"`
 }
 
 // kept is what a canary prints to which everything was refused that should be.
@@ -97,7 +98,7 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 		}
 		why, done := proved[string(kind)]
 		if !done {
-			why = e.prove(ctx, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Reads: l.Reads, RunAs: l.RunAs})
+			why = e.prove(ctx, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Metadata: l.Metadata, RunAs: l.RunAs})
 			proved[string(kind)] = why
 		}
 		if why != nil {

@@ -30,16 +30,18 @@ func (a aim) try() (could []string) {
 	did("make a file", open(a.File+".new", unix.O_CREAT|unix.O_WRONLY))
 	did("signal the gateway", unix.Kill(a.PID, 0))
 	did("make a namespace", unix.Unshare(unix.CLONE_FS))
-	if a.Reads {
+	if !a.Metadata {
 		did("change the mode of a file", unix.Chmod("mine", 0o600))
 	}
-	if a.Network != sandbox.AnyNetwork {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err == nil {
-			unix.Close(fd)
-		}
-		did("make a socket", err)
+	family := unix.AF_INET
+	if a.Network == sandbox.AnyNetwork {
+		family = unix.AF_UNIX
 	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	did("make a socket", err)
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&header, &have[0]); err != nil {

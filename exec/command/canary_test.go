@@ -105,6 +105,7 @@ func TestProveHolds(t *testing.T) {
 	}{
 		{false, "", ops.Limits{}, own()}, {false, ops.NetworkNone, ops.Limits{NoFile: 20, FSize: &size, CPU: 3e9, Memory: 8 << 30}, own()},
 		{false, ops.NetworkNetlink, ops.Limits{}, ""}, {true, ops.NetworkNone, ops.Limits{NoFile: 4, Memory: 1 << 20, Processes: 1}, ""}, {true, ops.NetworkAny, ops.Limits{}, own()},
+		{true, ops.NetworkUnix, ops.Limits{}, ""},
 	} {
 		o := op(t, "argv")
 		o.SideEffecting, o.Command.Network, o.Command.Limits = c.effect, c.network, c.limits

@@ -163,7 +163,7 @@ func policy(op *ops.Op, user *sandbox.User) sandbox.Policy {
 	c := op.Command
 	p := sandbox.Policy{
 		Program: c.Argv[0].Word, Read: c.FS.Read, Write: c.FS.Write, Exec: c.FS.Exec, Network: sandbox.Network(c.Network),
-		Reads: !op.SideEffecting, User: user, Require: c.Require,
+		Reads: !op.SideEffecting, Metadata: c.FS.Metadata, User: user, Require: c.Require,
 		Limits: sandbox.Limits{NoFile: uint64(c.Limits.NoFile), CPU: c.Limits.CPU, Memory: uint64(c.Limits.Memory), Processes: uint64(c.Limits.Processes)},
 	}
 	if c.Limits.FSize != nil {

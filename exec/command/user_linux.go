@@ -101,7 +101,7 @@ func (u unconfined) Limit(pid int) error {
 }
 
 func (u unconfined) Layers() sandbox.Layers {
-	layers := sandbox.Layers{NoNewPrivs: true, Scopes: []string{}, Network: sandbox.AnyNetwork, Limits: []sandbox.Limit{}}
+	layers := sandbox.Layers{NoNewPrivs: true, Scopes: []string{}, Network: sandbox.AnyNetwork, Metadata: true, Limits: []sandbox.Limit{}}
 	if u.box != nil {
 		all := u.box.Layers()
 		layers.Limits, layers.RunAs, layers.Cgroup = all.Limits, all.RunAs, all.Cgroup

@@ -19,7 +19,10 @@ const (
 	// Netlink is sockets that ask the kernel about itself (rtnetlink, sock_diag), as
 	// ip and ss do. Without capabilities they change nothing.
 	Netlink Network = "netlink"
-	// AnyNetwork is no restriction.
+	// UnixNetwork is UNIX sockets, by which the services of this machine are spoken to.
+	// Landlock does not bound the paths of those that it connects to.
+	UnixNetwork Network = "unix"
+	// AnyNetwork is sockets of IPv4, IPv6 and netlink, and pairs of connected ones.
 	AnyNetwork Network = "any"
 )
 
@@ -32,10 +35,15 @@ type Policy struct {
 	Read, Write, Exec []string
 	// Network is NoNetwork if empty.
 	Network Network
-	// Reads says that the process changes nothing: it has no Write and no AnyNetwork,
-	// and the modes, owners and times of files cannot be changed either.
-	Reads  bool
-	Limits Limits
+	// Reads says that the process changes nothing: it has no Write, no Metadata, and
+	// neither UnixNetwork nor AnyNetwork.
+	Reads bool
+	// Metadata lets the process change the modes, owners, times and attributes of files.
+	// Landlock does not bound this: it reaches every file of the user, also outside of
+	// Write. Without it only the times of a file that is open can be set, and those not
+	// where Reads.
+	Metadata bool
+	Limits   Limits
 	// User is who the process runs as, without supplementary groups. nil is the
 	// gateway's own user; another needs a root gateway.
 	User *User
@@ -114,8 +122,10 @@ type Layers struct {
 	Seccomp string   `json:"seccomp"` // "sha256:" and the digest of the filter
 	Network Network  `json:"network"`
 	Reads   bool     `json:"reads_only"`
-	Limits  []Limit  `json:"limits"`
-	RunAs   RunAs    `json:"run_as"`
+	// Metadata says that it could change the modes, owners, times and attributes of files.
+	Metadata bool    `json:"metadata"`
+	Limits   []Limit `json:"limits"`
+	RunAs    RunAs   `json:"run_as"`
 	// Cgroup says that the gateway is in a cgroup of its own with all that it starts
 	// (package proc makes it), which the next gateway ends.
 	Cgroup bool `json:"cgroup"`
@@ -147,7 +157,7 @@ func (p *Policy) check() error {
 		}
 	}
 	switch p.Network {
-	case NoNetwork, Netlink, AnyNetwork:
+	case NoNetwork, Netlink, UnixNetwork, AnyNetwork:
 	default:
 		return fmt.Errorf("unknown network %q", p.Network)
 	}
@@ -159,8 +169,11 @@ func (p *Policy) check() error {
 	if p.Reads && len(p.Write) > 0 {
 		return errors.New("a read may write nowhere but to its private folder")
 	}
-	if p.Reads && p.Network == AnyNetwork {
+	if p.Reads && (p.Network == UnixNetwork || p.Network == AnyNetwork) {
 		return errors.New("a read has no network")
+	}
+	if p.Reads && p.Metadata {
+		return errors.New("a read may not change modes, owners, times and attributes")
 	}
 	return nil
 }

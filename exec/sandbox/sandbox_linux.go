@@ -105,7 +105,7 @@ func New(p Policy) (*Sandbox, error) {
 		s.executed = append(s.executed, newExecuted(path))
 	}
 	s.layers = Layers{NoNewPrivs: true, Capabilities: "none", Landlock: abi, Scopes: []string{"abstract_unix_socket", "signal"},
-		Seccomp: digest(program.program), Network: p.Network, Reads: p.Reads, Limits: s.limits, RunAs: s.user, Cgroup: ownCgroup()}
+		Seccomp: digest(program.program), Network: p.Network, Reads: p.Reads, Metadata: p.Metadata, Limits: s.limits, RunAs: s.user, Cgroup: ownCgroup()}
 	return s, nil
 }
 

@@ -146,8 +146,9 @@ func TestFilter(t *testing.T) {
 	here := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	read, effect := Policy{Network: NoNetwork, Reads: true}, Policy{Network: NoNetwork}
 	netlink, any := Policy{Network: Netlink, Reads: true}, Policy{Network: AnyNetwork}
+	local, free := Policy{Network: UnixNetwork}, Policy{Network: NoNetwork, Metadata: true}
 	const odd = 1 << 32 // a bit that the kernel drops from what it takes as an int
-	eperm := refuse(unix.EPERM)
+	eperm, notty := refuse(unix.EPERM), refuse(unix.ENOTTY)
 	for _, c := range []struct {
 		name   string
 		p      Policy
@@ -200,16 +201,54 @@ func TestFilter(t *testing.T) {
 		{"netlink granted, UNIX", netlink, unix.SYS_SOCKET, []uint64{unix.AF_UNIX}, eperm},
 		{"netlink granted, odd", netlink, unix.SYS_SOCKET, []uint64{odd | unix.AF_NETLINK}, eperm},
 		{"network granted", any, unix.SYS_SOCKET, []uint64{unix.AF_INET}, allow},
+		{"network granted, version 6", any, unix.SYS_SOCKET, []uint64{unix.AF_INET6}, allow},
+		{"network granted, netlink", any, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK}, allow},
+		{"network granted, UNIX", any, unix.SYS_SOCKET, []uint64{unix.AF_UNIX}, eperm},
+		{"network granted, UNIX, odd", any, unix.SYS_SOCKET, []uint64{odd | unix.AF_UNIX}, eperm},
+		{"network granted, packets", any, unix.SYS_SOCKET, []uint64{unix.AF_PACKET}, eperm},
+		{"network granted, vsock", any, unix.SYS_SOCKET, []uint64{unix.AF_VSOCK}, eperm},
+		{"network granted, a pair", any, unix.SYS_SOCKETPAIR, []uint64{unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_CLOEXEC}, allow},
+		{"network granted, a pair of packets", any, unix.SYS_SOCKETPAIR, []uint64{unix.AF_UNIX, unix.SOCK_SEQPACKET}, allow},
+		{"network granted, a pair that sends anywhere", any, unix.SYS_SOCKETPAIR, []uint64{unix.AF_UNIX, unix.SOCK_DGRAM}, eperm},
+		{"network granted, the same by its other name", any, unix.SYS_SOCKETPAIR, []uint64{unix.AF_UNIX, odd | unix.SOCK_RAW | unix.SOCK_NONBLOCK}, eperm},
+		{"UNIX granted", local, unix.SYS_SOCKET, []uint64{unix.AF_UNIX}, allow},
+		{"UNIX granted, a pair", local, unix.SYS_SOCKETPAIR, []uint64{unix.AF_UNIX, unix.SOCK_DGRAM}, allow},
+		{"UNIX granted, internet", local, unix.SYS_SOCKET, []uint64{unix.AF_INET}, eperm},
+		{"UNIX granted, netlink", local, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK}, eperm},
 		{"ioctl", read, unix.SYS_IOCTL, []uint64{0, unix.TCGETS}, allow},
 		{"tiocsti", any, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, eperm},
 		{"tiocsti, odd", any, unix.SYS_IOCTL, []uint64{0, odd | unix.TIOCSTI}, eperm},
 		{"tioclinux", any, unix.SYS_IOCTL, []uint64{0, unix.TIOCLINUX}, eperm},
-		{"flags of a file", read, unix.SYS_IOCTL, []uint64{0, 0x40086602}, eperm},
-		{"the last request", read, unix.SYS_IOCTL, []uint64{0, 0x401c5820}, eperm},
-		{"flags of a file, with effects", effect, unix.SYS_IOCTL, []uint64{0, 0x40086602}, allow},
+		{"flags of a file", read, unix.SYS_IOCTL, []uint64{0, 0x40086602}, notty},
+		{"flags of a file, with effects", effect, unix.SYS_IOCTL, []uint64{0, 0x40086602}, notty},
+		{"flags of a file, granted", free, unix.SYS_IOCTL, []uint64{0, 0x40086602}, allow},
+		{"tiocsti, with metadata granted", free, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, eperm},
+		{"verity", effect, unix.SYS_IOCTL, []uint64{0, 0x40806685}, notty},
+		{"verity, odd", effect, unix.SYS_IOCTL, []uint64{0, odd | 0x40806685}, notty},
+		{"a subvolume", effect, unix.SYS_IOCTL, []uint64{0, 0x5000940e}, notty},
+		{"the request 0", read, unix.SYS_IOCTL, []uint64{0, 0}, notty},
+		{"the first known request", read, unix.SYS_IOCTL, []uint64{0, uint64(knownRequests[0])}, allow},
+		{"the last known request", read, unix.SYS_IOCTL, []uint64{0, uint64(knownRequests[len(knownRequests)-1])}, allow},
+		{"before the sockets' requests", netlink, unix.SYS_IOCTL, []uint64{0, socketsFrom - 1}, notty},
+		{"a socket's interface", netlink, unix.SYS_IOCTL, []uint64{0, unix.SIOCGIFINDEX}, allow},
+		{"behind the sockets' requests", netlink, unix.SYS_IOCTL, []uint64{0, socketsTo + 1}, notty},
+		{"a lease", read, unix.SYS_FCNTL, []uint64{0, unix.F_SETLEASE}, eperm},
+		{"a lease, odd", effect, unix.SYS_FCNTL, []uint64{0, odd | unix.F_SETLEASE}, eperm},
+		{"a lock", read, unix.SYS_FCNTL, []uint64{0, unix.F_SETLK}, allow},
+		{"to outlive the gateway", any, unix.SYS_PRCTL, []uint64{unix.PR_SET_PDEATHSIG, 0}, eperm},
+		{"to outlive the gateway, odd", any, unix.SYS_PRCTL, []uint64{odd | unix.PR_SET_PDEATHSIG, uint64(unix.SIGTERM)}, eperm},
+		{"to end with the gateway", read, unix.SYS_PRCTL, []uint64{unix.PR_SET_PDEATHSIG, uint64(unix.SIGKILL)}, allow},
+		{"a name", read, unix.SYS_PRCTL, []uint64{unix.PR_SET_NAME, 0}, allow},
 		{"a number like a request", read, unix.TIOCSTI, nil, refuse(unix.ENOSYS)},
 		{"chmod", read, unix.SYS_FCHMODAT, nil, eperm},
-		{"chmod, with effects", effect, unix.SYS_FCHMODAT, nil, allow},
+		{"chmod, with effects", effect, unix.SYS_FCHMODAT, nil, eperm},
+		{"chmod by descriptor, with effects", effect, unix.SYS_FCHMOD, nil, eperm},
+		{"chmod, granted", free, unix.SYS_FCHMODAT, nil, allow},
+		{"times", effect, unix.SYS_UTIMENSAT, []uint64{3, 4096}, eperm},
+		{"times, of a name in high memory", effect, unix.SYS_UTIMENSAT, []uint64{3, odd}, eperm},
+		{"times of an open file", effect, unix.SYS_UTIMENSAT, []uint64{3, 0}, allow},
+		{"times of an open file, by a read", read, unix.SYS_UTIMENSAT, []uint64{3, 0}, eperm},
+		{"times, granted", free, unix.SYS_UTIMENSAT, []uint64{3, 4096}, allow},
 		{"file_setattr, newer than the lists", any, unix.SYS_FILE_SETATTR, nil, refuse(unix.ENOSYS)},
 		{"what comes in later years", any, 9999, nil, refuse(unix.ENOSYS)},
 		{"io_uring", any, unix.SYS_IO_URING_SETUP, nil, eperm},
@@ -237,7 +276,7 @@ func TestFilterOfAllNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	here := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
-	for _, p := range []Policy{{Network: NoNetwork, Reads: true}, {Network: Netlink}, {Network: AnyNetwork}} {
+	for _, p := range []Policy{{Network: NoNetwork, Reads: true}, {Network: Netlink}, {Network: UnixNetwork, Metadata: true}, {Network: AnyNetwork}} {
 		want := map[int]uint32{}
 		set := func(action uint32, names ...string) {
 			for _, name := range names {
@@ -247,13 +286,17 @@ func TestFilterOfAllNumbers(t *testing.T) {
 			}
 		}
 		set(refuse(unix.EPERM), slices.Concat(denied...)...)
-		if p.Reads {
+		if !p.Metadata {
 			set(refuse(unix.EPERM), metadata...)
+			set(refuse(unix.ENOTTY), "ioctl") // the request 0
+			if !p.Reads {
+				set(allow, "utimensat") // of an open file
+			}
 		}
-		if p.Network != AnyNetwork {
+		if p.Network == NoNetwork || p.Network == Netlink {
 			set(refuse(unix.EPERM), "socketpair")
-			set(refuse(unix.EPERM), "socket") // of family 0
 		}
+		set(refuse(unix.EPERM), "socket") // of family 0
 		set(refuse(unix.ENOSYS), "clone3")
 		machine := machine(t, p)
 		for number := range newest(info) + 50 {
@@ -302,6 +345,8 @@ func TestNewRefuses(t *testing.T) {
 		"unknown network":  {Program: "/bin/true", Network: "some"},
 		"writing read":     {Program: "/bin/true", Reads: true, Write: []string{"/srv"}},
 		"connecting read":  {Program: "/bin/true", Reads: true, Network: AnyNetwork},
+		"speaking read":    {Program: "/bin/true", Reads: true, Network: UnixNetwork},
+		"changing read":    {Program: "/bin/true", Reads: true, Metadata: true},
 	} {
 		if s, err := New(p); err == nil {
 			t.Errorf("%s: got %+v", name, s.Layers())

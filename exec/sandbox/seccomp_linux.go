@@ -67,8 +67,8 @@ func (f filter) forThread(tid int) []unix.SockFilter {
 	return program
 }
 
-// assemble returns the filter of p: the guard, the requests of ioctl and fcntl, the
-// launching thread, and the policy.
+// assemble returns the filter of p: the guard, the requests of ioctl, fcntl and prctl,
+// the launching thread, and the policy.
 func assemble(p *Policy) (filter, error) {
 	info, err := archInfo()
 	if err != nil {
@@ -84,7 +84,7 @@ func assemble(p *Policy) (filter, error) {
 		return filter{}, fmt.Errorf("the architecture %s has no deny list", info.Name)
 	}
 	numbers := map[string]uint32{"kill": 0, "tkill": 0, "tgkill": 0, "rt_sigqueueinfo": 0, "rt_tgsigqueueinfo": 0, "pidfd_open": 0,
-		"ioctl": 0, "fcntl": 0}
+		"ioctl": 0, "fcntl": 0, "prctl": 0}
 	for name := range numbers {
 		number, ok := info.SyscallNames[name]
 		if !ok {
@@ -114,7 +114,7 @@ func assemble(p *Policy) (filter, error) {
 	for _, names := range denied {
 		deny(names)
 	}
-	if p.Reads {
+	if !p.Metadata {
 		deny(metadata)
 	}
 	// Conditions compare 64 bits where the kernel looks at 32, so each is of the kind
@@ -123,6 +123,11 @@ func assemble(p *Policy) (filter, error) {
 		when(name, seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: 0})
 	}
 	when("clone", seccomp.Condition{Argument: 0, Operation: seccomp.BitsSet, Value: refusedFlags})
+	if !p.Metadata && !p.Reads {
+		// The times of a file that is open already, which touch and cp set: no path, and so
+		// no file that could not be opened.
+		when("utimensat", seccomp.Condition{Argument: 1, Operation: seccomp.NotEqual, Value: 0})
+	}
 	// The launch itself is traced up to its first instruction: the child asks for it,
 	// and the thread lets it go. Neither reaches another process.
 	when("ptrace", seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.PTRACE_TRACEME},
@@ -133,6 +138,15 @@ func assemble(p *Policy) (filter, error) {
 	case Netlink:
 		deny([]string{"socketpair"})
 		when("socket", seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_NETLINK})
+	case UnixNetwork:
+		when("socket", seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_UNIX})
+	case AnyNetwork:
+		when("socket", seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_INET},
+			seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_INET6},
+			seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_NETLINK})
+		// One of a pair of datagram sockets can send to any other by its path. The bit is
+		// that of SOCK_DGRAM and of SOCK_RAW, which is the same here.
+		when("socketpair", seccomp.Condition{Argument: 1, Operation: seccomp.BitsSet, Value: unix.SOCK_DGRAM})
 	}
 	deny([]string{"clone3"}) // its flags are in memory, where the filter cannot look
 	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{group}}
@@ -144,8 +158,8 @@ func assemble(p *Policy) (filter, error) {
 	if err != nil {
 		return filter{}, err
 	}
-	front := slices.Concat(guard(auditArch), absent(uint32(info.SyscallNames["clone3"])), tree, requests(numbers["ioctl"], ioctls(p.Reads)),
-		requests(numbers["fcntl"], []uint32{unix.F_SETOWN, unix.F_SETOWN_EX}))
+	front := slices.Concat(guard(auditArch), absent(uint32(info.SyscallNames["clone3"])), tree, ioctls(numbers["ioctl"], p),
+		fcntls(numbers["fcntl"]), parting(numbers["prctl"]))
 	launch, at := launcher(numbers)
 	raw, err := bpf.Assemble(slices.Concat(front, launch, rest))
 	if err != nil {
@@ -253,30 +267,83 @@ func decisions(verdicts map[uint32]verdict, newest uint32) ([]bpf.Instruction, e
 		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}), nil
 }
 
-// ioctls are the requests of ioctl that are refused.
-func ioctls(reads bool) []uint32 {
-	const fioSetOwn, siocSPGrp = 0x8901, 0x8902 // asm-generic/sockios.h
-	list := []uint32{unix.TIOCSTI, unix.TIOCLINUX, fioSetOwn, siocSPGrp}
-	if reads {
-		const fsSetFlags, fsSetVersion, fsSetXattr = 0x40086602, 0x40087602, 0x401c5820 // linux/fs.h
-		list = append(list, fsSetFlags, fsSetVersion, fsSetXattr)
+// Requests of ioctl that x/sys does not have.
+const (
+	fioSetOwn, siocSPGrp        = 0x8901, 0x8902 // asm-generic/sockios.h
+	tcGetS2                     = 0x802c542a     // asm-generic/ioctls.h
+	fioNBIO                     = 0x5421
+	fioClex, fioNClex, fioQSize = 0x5451, 0x5450, 0x5460 // the same
+	fiGetBsz                    = 2                      // linux/fs.h
+	fsGetFlags, fsGetVersion    = 0x80086601, 0x80087601
+	fsGetXattr, fsFiemap        = 0x801c581f, 0xc020660b
+	fiClone, fiCloneRange       = 0x40049409, 0x4020940d
+	socketsFrom, socketsTo      = 0x8900, 0x89ff
+)
+
+// refusedRequests of ioctl type into a terminal, or have signals sent to an owner.
+var refusedRequests = []uint32{unix.TIOCSTI, unix.TIOCLINUX, fioSetOwn, siocSPGrp}
+
+// knownRequests of ioctl ask, change the descriptor alone, or write to a file that is
+// open for writing. (Those of devices are Landlock's matter.) What else there is depends
+// on the filesystem, and some of it needs no file that is open for writing: verity,
+// encryption, btrfs's subvolumes, attributes.
+var knownRequests = []uint32{unix.TCGETS, tcGetS2, unix.TIOCGWINSZ, unix.TIOCGPGRP, unix.TIOCINQ, unix.TIOCOUTQ, fioNBIO,
+	fioClex, fioNClex, fioQSize, fiGetBsz, fsGetFlags, fsGetVersion, fsGetXattr, fsFiemap, fiClone, fiCloneRange}
+
+// ioctls refuses requests of ioctl. One that is neither known nor that of a socket is
+// answered as by a file that does not know it, unless p may change what is no content.
+func ioctls(number uint32, p *Policy) []bpf.Instruction {
+	if p.Metadata {
+		return requests(number, refusedRequests, nil)
 	}
-	return list
+	n := len(knownRequests)
+	var known []bpf.Instruction
+	for i, request := range knownRequests {
+		known = append(known, bpf.JumpIf{Cond: bpf.JumpEqual, Val: request, SkipTrue: uint8(n - i + 2)})
+	}
+	return requests(number, refusedRequests, append(known,
+		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: socketsFrom, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: socketsTo, SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOTTY)}))
 }
 
-// requests refuses some second arguments of a system call. The kernel takes 32 bits of
-// them, so 32 bits are compared.
-func requests(number uint32, list []uint32) []bpf.Instruction {
+// fcntls refuses commands of fcntl: those that have signals sent to an owner, and those
+// by which a file that may only be read is slowed down for others, or put elsewhere on
+// its disk.
+func fcntls(number uint32) []bpf.Instruction {
+	const setDelegation = 1024 + 16 // linux/fcntl.h
+	return requests(number, []uint32{unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETLEASE, setDelegation, unix.F_SET_RW_HINT, unix.F_SET_FILE_RW_HINT}, nil)
+}
+
+// requests refuses some second arguments of a system call, and decides by rest about the
+// others. The kernel takes 32 bits of them, so 32 bits are compared.
+func requests(number uint32, list []uint32, rest []bpf.Instruction) []bpf.Instruction {
 	in := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offNumber, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: uint8(len(list) + 3)},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: uint8(len(list) + len(rest) + 3)},
 		bpf.LoadAbsolute{Off: offArg1, Size: 4},
 	}
 	for i, request := range list {
 		// Over the requests after this one and the jump, onto the refusal.
 		in = append(in, bpf.JumpIf{Cond: bpf.JumpEqual, Val: request, SkipTrue: uint8(len(list) - i)})
 	}
-	return append(in, bpf.Jump{Skip: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+	in = append(in, bpf.Jump{Skip: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+	return append(in, rest...)
+}
+
+// parting refuses to part from the gateway: it may be set with which signal the process
+// ends when the gateway does, but to nothing else than what it is. (The launch sets it
+// from within the child.)
+func parting(number uint32) []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offNumber, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 5},
+		bpf.LoadAbsolute{Off: offArg0, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PR_SET_PDEATHSIG, SkipTrue: 3},
+		bpf.LoadAbsolute{Off: offArg1, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(unix.SIGKILL), SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+	}
 }
 
 // launcher refuses signals to the thread that launched the process, and returns which
