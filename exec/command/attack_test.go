@@ -446,7 +446,17 @@ func TestPaths(t *testing.T) {
 	success(t, run(writes, "/usr/bin/mv", in+"/copy", in+"/moved"))
 	failure(t, run(writes, "/usr/bin/chmod", "0640", in+"/file"), ops.Failed, ops.OpFailed)
 	failure(t, run(writes, "/usr/bin/touch", "-h", in+"/file"), ops.Failed, ops.OpFailed)
-	success(t, run(func(o *ops.Op) { o.Command.FS.Write, o.Command.FS.Metadata = []string{in}, true }, "/usr/bin/chmod", "0640", in+"/file"))
+
+	// Where it is granted, and to no root.
+	o := op(t, "argv")
+	o.SideEffecting, o.Command.FS.Metadata, o.Command.RunAs = true, true, ""
+	o.Command.Argv = []ops.Arg{word("/usr/bin/install"), word("-m"), word("0640"), word("/dev/null"), word("made")}
+	success(t, execute(t, o, `{}`))
+	if o.Command.RunAs = "root"; os.Geteuid() == 0 {
+		if _, err := New(o, testConfig); err == nil || !strings.Contains(err.Error(), "name another user") {
+			t.Errorf("metadata as root: got %v", err)
+		}
+	}
 	failure(t, run(writes, "/usr/bin/touch", beside+"/file"), ops.Failed, ops.OpFailed)
 	failure(t, run(func(*ops.Op) {}, "/usr/bin/touch", in+"/other"), ops.Failed, ops.OpFailed)
 	failure(t, run(writes, "/usr/bin/cp", beside+"/../x", in), ops.Failed, ops.OpFailed)

@@ -40,6 +40,8 @@ func (c *Config) user(op *ops.Op) (*sandbox.User, error) {
 	case u.UID == 0 && os.Geteuid() == 0 && !c.AllowRoot:
 		return nil, &sandbox.MissingError{Layers: []string{sandbox.LayerRunAs},
 			Err: errors.New("run_as: the gateway's configuration does not let ops run as root")}
+	case u.UID == 0 && op.Command.FS.Metadata:
+		return nil, errors.New("fs.metadata: no path bounds it, and root owns the whole machine: name another user in run_as")
 	case int(u.UID) == os.Geteuid() && int(u.GID) == os.Getegid():
 		return nil, nil
 	}

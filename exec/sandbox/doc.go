@@ -29,8 +29,10 @@
 //     and POSIX objects, or that make sockets and namespaces, are refused with EPERM;
 //     clone3 answers ENOSYS, so that libraries fall back to clone, whose flags can be
 //     seen, and so does what is newer than this list. A system call of a foreign
-//     architecture kills the process. A read is also refused those that change a
-//     file's mode, owner, times and attributes, which Landlock does not see.
+//     architecture kills the process. What changes a file's mode, owner, times and
+//     attributes, which Landlock does not see, is refused unless the policy grants it;
+//     but for the times of a file that is open, which touch sets, where the process is
+//     no read. Requests of ioctl are allowed by name, for the same reason.
 //
 //   - Limits: open files, file size, processor time, address space, and the number of
 //     processes of the user (which the kernel does not count for root).
