@@ -414,7 +414,7 @@ func TestLimits(t *testing.T) {
 	o.Command.Limits = ops.Limits{NoFile: 33, FSize: &size, CPU: 7 * time.Second, Memory: 1 << 30}
 	out := success(t, execute(t, o, `{}`))
 	for _, want := range []string{"Max open files 33 33 files", "Max file size 4096 4096 bytes", "Max cpu time 7 7 seconds",
-		"Max address space 1073741824 1073741824 bytes", "Max core file size 0 0 bytes"} {
+		"Max address space 1073741824 1073741824 bytes", "Max core file size 1 1 bytes"} {
 		if !strings.Contains(strings.Join(strings.Fields(out.Stdout), " "), want) {
 			t.Errorf("no %q in\n%s", want, out.Stdout)
 		}

@@ -74,7 +74,7 @@ func TestRunAs(t *testing.T) {
 	for _, want := range []string{"65534 65534 65534 ", "Uid: 65534 65534 65534 65534", "Gid: 65534 65534 65534 65534", "Groups: NStgid",
 		"CapInh: 0000000000000000 CapPrm: 0000000000000000 CapEff: 0000000000000000", "CapAmb: 0000000000000000",
 		"NoNewPrivs: 1", "Seccomp: 2", "Max open files 64 64", "Max file size 1048576 1048576", "Max cpu time 5 5", "Max processes 64 64",
-		"Max core file size 0 0", "-rw------- 1 65534 65534 2"} {
+		"Max core file size 1 1", "-rw------- 1 65534 65534 2"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s\n%s", want, out, res.Stderr.Head)
 		}

@@ -510,7 +510,10 @@ func (l Limits) list() []Limit {
 	if files == 0 {
 		files = DefaultNoFile
 	}
-	list := []Limit{{"nofile", files}, {"core", 0}}
+	// 1 byte is too little for a core file, and the value by which the kernel makes no core
+	// at all: with 0 it would still pipe one, with all secrets in it, to a program that
+	// core_pattern names (core(5), fs/coredump.c).
+	list := []Limit{{"nofile", files}, {"core", 1}}
 	if l.FSize != nil {
 		list = append(list, Limit{"fsize", *l.FSize})
 	}
