@@ -18,7 +18,7 @@ func TestCasesAsNobody(t *testing.T) {
 		storetest.Need(t, "root, to become nobody", syscall.EPERM)
 	}
 	tests := []string{"TestOnlyWhatIsDeclared", "TestPathsAreLiteral", "TestStandardInputIsOneValue", "TestEmptyAndAbsentAreNone", "TestProgramsStartNoOthers",
-		"TestSecretsStayWhereTheyAre", "TestTreesEnd", "TestOnlyOnesOwnIsCancelled", "TestOneKeyIsOneExecution", "TestOutputIsShownSafely", "TestWildOps"}
+		"TestSecretsStayWhereTheyAre", "TestStateFolderIsNoParameter", "TestTreesEnd", "TestOnlyOnesOwnIsCancelled", "TestOneKeyIsOneExecution", "TestOutputIsShownSafely", "TestWildOps"}
 	dir := openFolder(t)
 	read := func(path string) []byte {
 		t.Helper()

@@ -36,6 +36,28 @@ func disguises(secret string) map[string]string {
 	}
 }
 
+// The files of the gateway are nobody's parameter, however wide the root of an op is and
+// whatever the gateway's user may read.
+func TestStateFolderIsNoParameter(t *testing.T) {
+	l := newSiteWith(t, `provider: test
+title: Any file
+ops:
+  test.show:
+    summary: Show a file.
+    side_effecting: false
+    params: {file: {type: path, root: /, kind: file}}
+    argv: [/usr/bin/cat]
+`, everything, func(l *lab) { l.credential("key", "hunter2-hunter2-hunter2") })
+	if out, _, code := l.run(l.scout, "", "exec", "test.show", "file=/etc/passwd"); code != 0 || !strings.Contains(out, "root:") {
+		t.Fatalf("/etc/passwd: exit code %d, %q", code, out)
+	}
+	for _, name := range []string{"operator.token", "journal.db", "audit/notary.key", "tls/ca.key", "policy.cedar", "credentials/key"} {
+		if out, errs, code := l.run(l.scout, "", "exec", "test.show", "file="+filepath.Join(l.state, name)); code == 0 || !strings.Contains(errs, "nothing ran") {
+			t.Errorf("%s: exit code %d, %q %q", name, code, out, errs)
+		}
+	}
+}
+
 // Case x63: a secret reaches its program and nothing else, even when the program tells
 // it and fails.
 func TestSecretsStayWhereTheyAre(t *testing.T) {

@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"path/filepath"
 
 	"inband/exec/proc"
 )
@@ -15,11 +14,8 @@ func (g *gateway) enclose() error {
 	if !g.cfg.Enclose {
 		return nil
 	}
-	path, err := filepath.Abs(string(g.cfg.Folder))
+	path, err := g.cfg.Folder.real()
 	if err != nil {
-		return err
-	}
-	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return err
 	}
 	sum := sha256.Sum256([]byte(path))

@@ -102,6 +102,11 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if g.store, err = openState(ctx, g.cfg.Folder, g.log); err != nil {
 		return err
 	}
+	own, err := g.cfg.Folder.real()
+	if err != nil {
+		return err
+	}
+	g.cfg.Ops.Closed = []string{own}
 	if err = g.enclose(); err != nil {
 		return err
 	}

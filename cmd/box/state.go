@@ -37,6 +37,15 @@ func (s stateFolder) credentials() string { return filepath.Join(string(s), "cre
 func (s stateFolder) audit() string       { return filepath.Join(string(s), "audit") }
 func (s stateFolder) address() string     { return filepath.Join(string(s), "gateway.json") }
 
+// real is where the folder stands, without links.
+func (s stateFolder) real() (string, error) {
+	path, err := filepath.Abs(string(s))
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
 // folder is the state folder that this invocation means.
 func (a *app) folder() (stateFolder, error) {
 	dir := a.state

@@ -52,6 +52,9 @@ type Config struct {
 	AllowUnconfined []ops.OpName
 	// Keeper keeps what ops publish. Without one, an op that publishes files does not run.
 	Keeper Keeper
+	// Closed are the gateway's own folders, without links. No call is handed a file of
+	// theirs, whatever the roots of its paths.
+	Closed []string
 }
 
 type executor struct {

@@ -62,7 +62,7 @@ func (e *executor) fill(l *launch, values ops.Values) (fault *ops.Fault) {
 		}
 		switch {
 		case p.Type == ops.Path && p.Stdin():
-			l.in, fault = open(p, value, e.user)
+			l.in, fault = open(p, value, e.user, e.config.Closed)
 		case p.Type == ops.Path:
 			_, fault = look(p, value, e.user)
 		case p.Type == ops.Text:

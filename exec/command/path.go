@@ -58,15 +58,16 @@ func lookHere(p *ops.Param, value string) (fs.FileInfo, *ops.Fault) {
 // open opens for reading what value, one of the path parameter p, names, as look finds
 // it. It waits for nobody: a pipe or a device is not opened, and if one is put there at
 // the last moment it is not read. What belongs to a process is not handed over: the
-// gateway would open it as itself, where the sandbox keeps the program from it.
-func open(p *ops.Param, value string, u *sandbox.User) (f *os.File, fault *ops.Fault) {
-	if err := asUser(u, func() { f, fault = openHere(p, value) }); err != nil {
+// gateway would open it as itself, where the sandbox keeps the program from it. Neither
+// is what stands in a folder of closed.
+func open(p *ops.Param, value string, u *sandbox.User, closed []string) (f *os.File, fault *ops.Fault) {
+	if err := asUser(u, func() { f, fault = openHere(p, value, closed) }); err != nil {
 		return nil, notRun(ops.Unavailable, "parameter %s: %v; nothing ran", p.Name, err)
 	}
 	return f, fault
 }
 
-func openHere(p *ops.Param, value string) (*os.File, *ops.Fault) {
+func openHere(p *ops.Param, value string, closed []string) (*os.File, *ops.Fault) {
 	if _, fault := lookHere(p, value); fault != nil { // opening alone may act on a device
 		return nil, fault
 	}
@@ -82,8 +83,10 @@ func openHere(p *ops.Param, value string) (*os.File, *ops.Fault) {
 	var fault *ops.Fault
 	if info, err := f.Stat(); err != nil {
 		fault = noPath(p, value, err)
-	} else if fault = wrongKind(p, value, info); fault == nil && ofProcess(f) {
-		fault = badPath(p, value, "it belongs to a process")
+	} else if fault = wrongKind(p, value, info); fault == nil {
+		if why := withheld(f, closed); why != "" {
+			fault = badPath(p, value, why)
+		}
 	}
 	if fault != nil {
 		f.Close()

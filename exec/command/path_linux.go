@@ -41,20 +41,28 @@ func (everything) OpenFile(name string, flag int, _ fs.FileMode) (*os.File, erro
 
 func (everything) Close() error { return nil }
 
-// ofProcess reports whether f belongs to a process: it stands on a proc file system
-// below a number. If that cannot be told, it does.
-func ofProcess(f *os.File) bool {
-	var on unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &on); err != nil {
-		return true
-	}
-	if on.Type != unix.PROC_SUPER_MAGIC {
-		return false
-	}
+// withheld says why f is not handed over, whatever root it stands below: it belongs to a
+// process, which is to stand on a proc file system below a number, or to the gateway.
+// What cannot be told counts as both.
+func withheld(f *os.File, closed []string) string {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
 	if err != nil {
-		return true
+		return "where it stands cannot be told"
 	}
+	var on unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &on); err != nil || on.Type == unix.PROC_SUPER_MAGIC && numbered(path) {
+		return "it belongs to a process"
+	}
+	for _, folder := range closed {
+		if path == folder || strings.HasPrefix(path, folder+"/") {
+			return "it belongs to the gateway"
+		}
+	}
+	return ""
+}
+
+// numbered reports whether a step of path is a number.
+func numbered(path string) bool {
 	for step := range strings.SplitSeq(path, "/") {
 		if step != "" && strings.Trim(step, "0123456789") == "" {
 			return true

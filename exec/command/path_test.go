@@ -253,3 +253,35 @@ func TestPathsOfProcesses(t *testing.T) {
 		}
 	}
 }
+
+// A root that holds the gateway's own folder does not open that, by no name.
+func TestPathsOfTheGateway(t *testing.T) {
+	root := quarry(t)
+	if err := os.Symlink("a", root+"/other"); err != nil {
+		t.Fatal(err)
+	}
+	o := pathOp(t, root)
+	config := testConfig
+	config.Closed = []string{root + "/a"}
+	e, err := New(o, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, closed := range map[string]bool{"a/b": true, "other/b": true, "in": true, root + "/a/b": true, "file": false} {
+		params, err := json.Marshal(map[string]string{"path": value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := e.Execute(t.Context(), ops.Call{Op: o.Name, Params: params})
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case closed:
+			if f := failure(t, out, ops.Failed, ops.InvalidParams); !strings.Contains(f.Message, "belongs to the gateway") {
+				t.Errorf("%s: got %v", value, f)
+			}
+		default:
+			success(t, out)
+		}
+	}
+}
