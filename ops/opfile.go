@@ -459,7 +459,7 @@ func (r *fileReader) uses(op *Op, params, argv *node) {
 		}
 	}
 	if input != "" && len(op.Command.Argv) > 0 {
-		if why := Dispatches(op.Command.Argv); why != "" {
+		if why := Dispatches(op.Command.Argv, op.Params); why != "" {
 			r.bad(argv.line, "%s, and what a caller supplies is its standard input; name the program itself", why)
 		}
 	}

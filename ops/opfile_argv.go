@@ -100,7 +100,7 @@ func (r *fileReader) argv(n *node, params Params, end ending) []Arg {
 		r.bad(end.line, "end_of_options names %s, and argv does not say where it goes; put %s there", end.word, placeholder)
 	}
 	if supplied > 0 && len(argv) > 0 {
-		if why := Dispatches(argv); why != "" {
+		if why := Dispatches(argv, params); why != "" {
 			r.bad(supplied, "%s, and the caller supplies a word of it; name the program itself", why)
 		}
 	}
@@ -123,8 +123,9 @@ var interpreters = strings.Fields(`
 	perl python pypy ruby node nodejs deno bun php lua luajit tclsh wish expect guile R Rscript java jshell osascript pwsh
 	env xargs parallel sudo su doas pkexec runuser setpriv capsh chroot unshare nsenter setarch linux32 linux64
 	nice ionice nohup timeout stdbuf setsid taskset chrt flock watch time script strace ltrace gdb valgrind perf
-	start-stop-daemon systemd-run run-parts at batch crontab make ssh sshpass docker podman nerdctl kubectl crictl lxc machinectl
-	ld.so ld-linux ld-linux-x86- ld-linux-aarch socat nc ncat`)
+	start-stop-daemon systemd-run systemd-nspawn dbus-run-session run-parts at batch crontab make ssh sshpass docker podman nerdctl kubectl crictl lxc machinectl
+	su-exec gosu bwrap firejail proot fakeroot prlimit choom numactl catchsegv entr tmux screen
+	m4 dc sqlite3 psql mysql mariadb gnuplot octave socat nc ncat`)
 
 // dispatchers are programs that run others when these words are among theirs.
 var dispatchers = map[string][]string{
@@ -132,29 +133,44 @@ var dispatchers = map[string][]string{
 	"ip":   {"exec"},
 	"fd":   {"-x", "-X", "--exec", "--exec-batch"},
 	"tar":  {"--to-command", "--checkpoint-action", "-I", "--use-compress-program"},
+
+	"rsync":   {"-e", "--rsh", "--rsync-path"},
+	"scp":     {"-S"},
+	"sort":    {"--compress-program"},
+	"split":   {"--filter"},
+	"tcpdump": {"-z"},
 }
 
 // Dispatches says why a program runs other programs, or code, that its words
-// name; "" if it is not known to. A word that a caller supplies to such a program
-// is a program that the caller chooses.
-func Dispatches(argv []Arg) string {
+// name; "" if it is not known to. The words that a bool of params selects are among them. A
+// word that a caller supplies to such a program is a program that the caller chooses.
+func Dispatches(argv []Arg, params Params) string {
 	base := path.Base(argv[0].Word)
-	name := strings.TrimSuffix(base, ".so.2")
-	name = strings.TrimRight(name, "0123456789.")
+	name := strings.TrimRight(base, "0123456789.")
 	name = strings.TrimSuffix(name, "-")
-	for _, i := range interpreters {
-		if base == i || name == strings.TrimSuffix(i, "-") {
-			return base + " runs what its words say"
+	if slices.Contains(interpreters, base) || slices.Contains(interpreters, name) || loader.MatchString(base) {
+		return base + " runs what its words say"
+	}
+	var words []string
+	for _, a := range argv[1:] {
+		if a.Param == "" {
+			words = append(words, a.Word)
+		} else if p := params.find(a.Param); p != nil {
+			words = append(append(words, p.Then...), p.Else...)
 		}
 	}
-	for _, a := range argv[1:] {
-		word, _, _ := strings.Cut(a.Word, "=")
+	for _, w := range words {
+		word, _, _ := strings.Cut(w, "=")
 		if word != "" && slices.Contains(dispatchers[base], word) {
 			return base + " " + word + " runs another program"
 		}
 	}
 	return ""
 }
+
+// loader is what the system's loader goes by, which runs the program that it is given:
+// ld.so, ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, ld-musl-x86_64.so.1, ld64.so.2.
+var loader = regexp.MustCompile(`^ld[0-9]*(-.*)?\.so(\.[0-9]+)?$`)
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 

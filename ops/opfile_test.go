@@ -34,7 +34,7 @@ func TestShippedFiles(t *testing.T) {
 			if len(op.Examples.Accept) == 0 || len(op.Examples.Reject) == 0 || op.Catalog == nil {
 				t.Errorf("%s:%d: op %s lacks examples to accept, to reject, or a catalog entry", op.File, op.Line, op.Name)
 			}
-			if why := Dispatches(op.Command.Argv); why != "" {
+			if why := Dispatches(op.Command.Argv, op.Params); why != "" {
 				t.Errorf("%s:%d: op %s: %s", op.File, op.Line, op.Name, why)
 			}
 			if op.SideEffecting && f.Enabled {
@@ -740,18 +740,24 @@ func TestDispatches(t *testing.T) {
 		}
 		return a
 	}
-	for _, p := range strings.Fields("/bin/sh /bin/bash /usr/bin/env /usr/bin/xargs /usr/bin/sudo /usr/bin/python3 /usr/bin/python3.11 /usr/bin/perl5.36.0 /usr/bin/lua5.4 /lib64/ld-linux-x86-64.so.2 /usr/bin/timeout /usr/bin/ssh") {
-		if Dispatches(argv(p, "x")) == "" {
+	for _, p := range strings.Fields("/bin/sh /bin/bash /usr/bin/env /usr/bin/xargs /usr/bin/sudo /usr/bin/python3 /usr/bin/python3.11 /usr/bin/perl5.36.0 /usr/bin/lua5.4 /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 /lib/ld-linux.so.2 /lib/ld-musl-x86_64.so.1 /lib64/ld64.so.2 /usr/bin/ld.so /usr/bin/psql /usr/bin/timeout /usr/bin/ssh") {
+		if Dispatches(argv(p, "x"), nil) == "" {
 			t.Errorf("%s is not known to run what its words say", p)
 		}
 	}
-	for _, p := range strings.Fields("/usr/bin/df /usr/bin/cat /usr/bin/ps /usr/bin/git /usr/bin/find /usr/bin/ip /usr/bin/sha256sum") {
-		if why := Dispatches(argv(p, "x")); why != "" {
+	for _, p := range strings.Fields("/usr/bin/df /usr/bin/cat /usr/bin/ps /usr/bin/git /usr/bin/find /usr/bin/ip /usr/bin/sha256sum /usr/bin/sort /usr/bin/ld") {
+		if why := Dispatches(argv(p, "x"), nil); why != "" {
 			t.Errorf("%s: %s", p, why)
 		}
 	}
-	if Dispatches(argv("/usr/bin/tar", "--to-command=id")) == "" {
+	if Dispatches(argv("/usr/bin/tar", "--to-command=id"), nil) == "" {
 		t.Error("tar --to-command=id passes")
+	}
+	// Also a word that stands there only if the caller selects it.
+	for _, p := range []Param{{Name: "b", Type: Bool, Then: []string{"-exec"}}, {Name: "b", Type: Bool, Else: []string{"-print", "-execdir"}}} {
+		if Dispatches(append(argv("/usr/bin/find", "/srv"), Arg{Param: "b"}), Params{p}) == "" {
+			t.Errorf("find with %q or %q passes", p.Then, p.Else)
+		}
 	}
 }
 

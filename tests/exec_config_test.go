@@ -185,7 +185,7 @@ func TestProgramsThatRunOthers(t *testing.T) {
 	}
 	for _, f := range files {
 		for _, op := range f.Ops {
-			if why := ops.Dispatches(op.Command.Argv); why != "" {
+			if why := ops.Dispatches(op.Command.Argv, op.Params); why != "" {
 				t.Errorf("%s:%d: op %s: %s", op.File, op.Line, op.Name, why)
 			}
 		}

@@ -251,7 +251,7 @@ func disguised(op *ops.Op) error {
 		return nil
 	}
 	argv := append([]ops.Arg{{Word: real}}, op.Command.Argv[1:]...)
-	if why := ops.Dispatches(argv); why != "" {
+	if why := ops.Dispatches(argv, op.Params); why != "" {
 		return fmt.Errorf("program %s: %s, and the caller supplies a word of it", op.Command.Argv[0].Word, why)
 	}
 	return nil
