@@ -45,8 +45,8 @@ func (r rated) String() string {
 	return fmt.Sprintf("the rate of %s, %d in %s, is used up", whose, r.rate.Count, r.rate.Per)
 }
 
-// take takes one of each of things, or nothing: then it says which has none, and how
-// long until it has.
+// take takes one of each of things, or nothing: then it says which of those that have
+// none is the last to have one, and how long until then.
 func (r *rates) take(things []rated) (dry *rated, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,8 +54,13 @@ func (r *rates) take(things []rated) (dry *rated, wait time.Duration) {
 	for _, t := range things {
 		if tokens := r.of(t, now).TokensAt(now); tokens < 1 {
 			limit := float64(t.rate.Count) / t.rate.Per.Seconds()
-			return &t, time.Duration((1 - tokens) / limit * float64(time.Second))
+			if w := time.Duration((1 - tokens) / limit * float64(time.Second)); dry == nil || w > wait {
+				dry, wait = &t, w
+			}
 		}
+	}
+	if dry != nil {
+		return dry, wait
 	}
 	for _, t := range things {
 		r.of(t, now).ReserveN(now, 1)

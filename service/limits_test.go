@@ -47,6 +47,9 @@ func TestRates(t *testing.T) {
 		take([]rated{other, op[0]}, 2*time.Second)
 		take([]rated{other}, 0)
 		take([]rated{other}, time.Hour)
+		// When several are used up, the wait is for all of them.
+		take([]rated{op[0], other}, time.Hour)
+		take([]rated{other, op[0]}, time.Hour)
 		// Another rate begins anew; the same one goes on.
 		take([]rated{{op: "x", rate: ops.Rate{Count: 1, Per: 6 * time.Second}}}, 0)
 		take(op, 2*time.Second)
