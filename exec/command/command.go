@@ -292,7 +292,7 @@ func (e *executor) account(r *Receipt, res proc.Result, l *launch) proc.Result {
 	for i, name := range res.LeftBehind {
 		res.LeftBehind[i] = plain(strings.ToValidUTF8(string(b.text([]byte(name))), "\uFFFD"))
 	}
-	r.ended(res, b.count)
+	r.ended(res, b.count, b.count == 0 && (len(l.secrets) == 0 || !res.Truncated()))
 	res.Stdout, res.Stderr = out, errs
 	r.Checks = passed
 	return res

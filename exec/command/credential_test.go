@@ -184,6 +184,20 @@ printf '\nlast line %s' "$t" >&2; exit 3`
 			t.Errorf("%q is in %s", form, whole)
 		}
 	}
+	cut := secretOp(`printf %3000s; printf %s "$TOKEN"; printf %3000s`)
+	cut.Command.Env, cut.Command.OutputMax = []ops.EnvVar{{Name: "TOKEN", Credential: "file:token"}}, 1024
+	cutter, err := New(cut, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := cutter.Execute(t.Context(), ops.Call{Params: json.RawMessage(`{}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	success(t, told)
+	if r := received(t, told); r.Stdout.SHA256 != "" || r.Blotted != 0 || !r.Truncated {
+		t.Errorf("a digest over a secret that was dropped: %+v", r)
+	}
 	if r := received(t, out); r.Blotted != 5 || r.Stdout.SHA256 != "" || r.Stderr.SHA256 != "" || r.Stdout.Bytes == 0 {
 		t.Errorf("receipt %+v", r)
 	}

@@ -67,8 +67,8 @@ type ReceiptProgram struct {
 // ReceiptStream is one output of the program.
 type ReceiptStream struct {
 	Bytes int64 `json:"bytes"` // that it wrote
-	// SHA256 is over all of them, in hex. It is left out where a secret was taken out:
-	// the digest would be one of the secret.
+	// SHA256 is over all of them, in hex. It is left out where a secret was taken out, or
+	// may be in what was dropped: the digest would be one of the secret.
 	SHA256 string `json:"sha256,omitempty"`
 }
 
@@ -83,8 +83,8 @@ func (e *executor) receipt() *Receipt {
 	return &Receipt{Op: e.op.Name, Definition: e.digest, Program: ReceiptProgram{Path: e.op.Command.Argv[0].Word}, Unconfined: e.op.Command.Unconfined}
 }
 
-// ended adds how the program ended. Output that was blotted has no digest.
-func (r *Receipt) ended(res proc.Result, blotted int) {
+// ended adds how the program ended, with digests of its output unless one is of a secret.
+func (r *Receipt) ended(res proc.Result, blotted int, digests bool) {
 	r.Started = true
 	r.StartedAt, r.EndedAt = ops.Stamp(res.Started), ops.Stamp(res.Ended)
 	r.DurationMS = res.Ended.Sub(res.Started).Milliseconds()
@@ -98,7 +98,7 @@ func (r *Receipt) ended(res proc.Result, blotted int) {
 	}
 	r.Stopped = res.Stopped
 	r.Stdout.Bytes, r.Stderr.Bytes = res.Stdout.Total(), res.Stderr.Total()
-	if blotted == 0 {
+	if digests {
 		r.Stdout.SHA256, r.Stderr.SHA256 = hex.EncodeToString(res.Stdout.SHA256[:]), hex.EncodeToString(res.Stderr.SHA256[:])
 	}
 	r.Truncated, r.Blotted = res.Truncated(), blotted
