@@ -147,7 +147,7 @@ func exposed(info fs.FileInfo, closed fs.FileMode) string {
 	return ""
 }
 
-// reason is err without the path, which is the operator's and not the caller's to know.
+// reason is err without the path, which is the gateway's own and not the caller's to know.
 func reason(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {

@@ -95,7 +95,7 @@ func openPublished(folder *os.Root, name string) (*os.File, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, errors.New("there is no such file")
 		case err != nil:
-			return nil, cause(err)
+			return nil, reason(err)
 		case info.Mode()&fs.ModeSymlink != 0:
 			return nil, errors.New("there is a link in its place")
 		case i < len(steps)-1 && !info.IsDir():
@@ -108,7 +108,7 @@ func openPublished(folder *os.Root, name string) (*os.File, error) {
 	}
 	f, err := folder.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // or a pipe would wait for its writer
 	if err != nil {
-		return nil, cause(err)
+		return nil, reason(err)
 	}
 	info, err := f.Stat()
 	if err == nil && !os.SameFile(info, there) {
@@ -134,15 +134,6 @@ func publishable(info fs.FileInfo) error {
 		return errors.New("it has another name as well (a hard link)")
 	}
 	return nil
-}
-
-// cause is err without the path in it, which means nothing to a caller.
-func cause(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
 }
 
 // result is what a run that has passed its checks leaves: its files, or a fault that
