@@ -24,6 +24,9 @@ const (
 	MaxOutput = 4 << 20
 	// DefaultOutput is what is kept when the op file does not say.
 	DefaultOutput = 256 << 10
+	// DefaultFSize is the largest file, in bytes, that an op without side effects may write
+	// when its file does not say.
+	DefaultFSize = 64 << 20
 	// MaxPublish is how many files of its private folder an op may publish.
 	MaxPublish = 16
 	// MinTimeout and MaxTimeout bound an op's timeout.

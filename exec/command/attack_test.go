@@ -425,6 +425,61 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// What a read may leave in its private folder is bounded, and where it is nothing the
+// folder may be in memory.
+func TestPrivateFolder(t *testing.T) {
+	none := int64(0)
+	o := op(t, "argv")
+	runs := func(argv ...string) ops.Outcome {
+		o.Command.Argv = nil
+		for _, w := range argv {
+			o.Command.Argv = append(o.Command.Argv, word(w))
+		}
+		return execute(t, o, `{}`)
+	}
+	limit := func(out Output) (size uint64) {
+		for _, l := range out.Layers.Limits {
+			if l.Name == "fsize" {
+				size = l.Value
+			}
+		}
+		return size
+	}
+	if out := success(t, runs("/usr/bin/pwd")); limit(out) != ops.DefaultFSize {
+		t.Errorf("absent: files of %d bytes", limit(out))
+	}
+	success(t, runs("/usr/bin/truncate", "-s", "64M", "made"))
+	failure(t, runs("/usr/bin/truncate", "-s", "67108865", "made"), ops.Failed, ops.OpFailed)
+	o.Command.Limits.FSize = &none
+	success(t, runs("/usr/bin/pwd"))
+	for _, argv := range [][]string{{"touch", "made"}, {"mkdir", "made"}, {"ln", "-s", "x", "made"}, {"mkfifo", "made"}} {
+		argv[0] = "/usr/bin/" + argv[0]
+		if f := failure(t, runs(argv...), ops.Failed, ops.OpFailed); !strings.Contains(f.Message, "Permission denied") {
+			t.Errorf("%s: got %v", argv[0], f)
+		}
+	}
+	o.SideEffecting, o.Command.Limits.FSize = true, nil
+	if out := success(t, runs("/usr/bin/pwd")); limit(out) != 0 {
+		t.Errorf("with effects: files of %d bytes", limit(out))
+	}
+}
+
+// Only a folder in which nothing can be made may be in memory, which no limit counts.
+func TestScratch(t *testing.T) {
+	t.Setenv("TMPDIR", "") // as a service has it; package proc chooses where nothing is said
+	none, some := int64(0), int64(1)
+	for _, c := range []struct {
+		size       *int64
+		unconfined bool
+		want       string
+	}{{nil, false, "/tmp"}, {&some, false, "/tmp"}, {&none, false, ""}, {&none, true, "/tmp"}} {
+		o := ops.Op{Command: &ops.Command{Limits: ops.Limits{FSize: c.size}, Unconfined: c.unconfined}}
+		if got := scratch(&o, nil); got != c.want {
+			t.Errorf("%+v: got %q", c, got)
+		}
+	}
+}
+
 // A program may write below the paths of its op, and nowhere else; it may execute what
 // the op names.
 func TestPaths(t *testing.T) {

@@ -33,7 +33,9 @@ type aim struct {
 	// Metadata says that modes and the like may be changed.
 	Metadata bool            `json:"metadata"`
 	Limits   []sandbox.Limit `json:"limits"`
-	RunAs    sandbox.RunAs   `json:"run_as"`
+	// Folder says that it may write to its private folder.
+	Folder bool          `json:"folder"`
+	RunAs  sandbox.RunAs `json:"run_as"`
 }
 
 // kept is what a canary prints to which everything was refused that should be.
@@ -128,7 +130,7 @@ func (e *executor) prove(ctx context.Context, self string, a aim) error {
 	if err != nil {
 		return err
 	}
-	a.Limits = box.Layers().Limits
+	a.Limits, a.Folder = box.Layers().Limits, p.Limits.FSize == nil || *p.Limits.FSize > 0
 	raw, err := json.Marshal(a)
 	if err != nil {
 		return err

@@ -22,7 +22,10 @@ func (a aim) try() (could []string) {
 		}
 		return err
 	}
-	if err := open("mine", unix.O_CREAT|unix.O_RDWR); err != nil {
+	switch err := open("mine", unix.O_CREAT|unix.O_RDWR); {
+	case !a.Folder:
+		did("write to its private folder", err)
+	case err != nil:
 		could = append(could, fmt.Sprintf("not write to its private folder (%v)", err))
 	}
 	did("read a file", open(a.File, unix.O_RDONLY))
@@ -31,7 +34,7 @@ func (a aim) try() (could []string) {
 	did("signal the gateway", unix.Kill(a.PID, 0))
 	did("make a namespace", unix.Unshare(unix.CLONE_FS))
 	if !a.Metadata {
-		did("change the mode of a file", unix.Chmod("mine", 0o600))
+		did("change the mode of a file", unix.Chmod(".", 0o700))
 	}
 	family := unix.AF_INET
 	if a.Network == sandbox.AnyNetwork {

@@ -43,7 +43,7 @@ func TestCanary(t *testing.T) {
 		"":             "",
 		"landlock":     "it could read a file, write a file, make a file",
 		"seccomp":      "it could make a namespace, change the mode of a file, make a socket",
-		"limits":       "it could exceed the limit nofile, exceed the limit core, exceed the limit processes",
+		"limits":       "it could exceed the limit nofile, exceed the limit core, exceed the limit fsize, exceed the limit processes",
 		"capabilities": "it could keep capabilities",
 		// Root without capabilities cannot get to the private folder of nobody.
 		"run_as":                          "permission denied",

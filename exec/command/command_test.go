@@ -495,6 +495,7 @@ func TestManyAtOnce(t *testing.T) {
 func BenchmarkBars(b *testing.B) {
 	o := op(b, "argv")
 	o.Command.Argv = []ops.Arg{word("/bin/echo"), word("hello")}
+	o.Command.Limits.FSize = new(int64) // as the ops of host.yaml
 	e, err := New(o, testConfig)
 	if err != nil {
 		b.Fatal(err)

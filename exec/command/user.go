@@ -75,17 +75,22 @@ func owned(u *sandbox.User) *proc.Owner {
 // shared is where private folders are made for users who cannot get to $TMPDIR.
 const shared = "/tmp"
 
-// scratch is where the private folders of u's runs are made, "" for the usual place. A
-// root gateway may well have a folder for temporary files that nobody else can pass.
-func scratch(u *sandbox.User) string {
+// scratch is where the private folders of op are made, "" for the usual place. That may
+// be in memory, which no limit counts, so it is only for an op that can make nothing in
+// its folder. A root gateway may well have a folder for temporary files that nobody else
+// can pass.
+func scratch(op *ops.Op, u *sandbox.User) string {
 	passes := true
 	if err := asUser(u, func() {
 		_, err := os.Stat(filepath.Join(os.TempDir(), "inband-nothing"))
 		passes = !errors.Is(err, fs.ErrPermission)
-	}); err != nil || passes {
+	}); err == nil && !passes {
+		return shared
+	}
+	if size := op.Command.Limits.FSize; size != nil && *size == 0 && !op.Command.Unconfined {
 		return ""
 	}
-	return shared
+	return os.TempDir()
 }
 
 // sandbox makes what confines the program.

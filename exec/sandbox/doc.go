@@ -47,7 +47,8 @@
 // # What every process may use
 //
 // Its program and that program's loader, the library folders of the system, /dev/null,
-// and its private folder. Everything else is named in the policy.
+// and its private folder, to write to it unless the policy's largest file is 0.
+// Everything else is named in the policy.
 //
 // # The launching thread
 //
