@@ -17,6 +17,7 @@ import (
 // The test binary is also the program that the tests run: with PROC_HELPER set
 // it does what that says.
 func TestMain(m *testing.M) {
+	Init(initHooks)
 	if mode := os.Getenv("PROC_HELPER"); mode != "" {
 		helper(mode, os.Args[1:])
 		return
@@ -142,6 +143,8 @@ func helper(mode string, args []string) {
 		res, err := Run(testContext, Spec{Argv: append([]string{self}, args[1:]...), Env: append(helperEnv(args[0]), "PIDFILE="+os.Getenv("PIDFILE")),
 			Timeout: time.Hour, OutputMax: 100})
 		fmt.Println(res, err)
+	case "inside": // inside FOLDER SCRIPT
+		insideHelper(args)
 	case "pidfile":
 		writePID(os.Getpid())
 		time.Sleep(time.Hour)

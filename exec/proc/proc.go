@@ -53,11 +53,16 @@ type Spec struct {
 	// instruction, on a thread that Confine did not confine. Its error is a StartError:
 	// the process is killed as it stands.
 	Limit func(pid int) error
+	// Inside, if set, has the process run in namespaces of its own. Then Confine, Aside
+	// and Limit are nil: what they would do is done inside, by the Hooks of Init.
+	Inside *Inside
 	// Keep, if set, is called once, before the private folder is removed, with that
 	// folder and what is known of the run; it is not called when nothing ran. The tree
 	// is gone by then unless Result.Unknown or Survivors says otherwise. What the
 	// process has made there is anybody's: links, pipes, a mode that says no.
 	Keep func(folder *os.Root, r Result)
+
+	try bool // there is no process in Inside
 }
 
 // Owner is a user and a group.
@@ -164,6 +169,9 @@ func (s *Spec) check() error {
 		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsRune(v, 0) {
 			return errors.New("a variable of the environment is not NAME=value, or holds a NUL")
 		}
+	}
+	if s.Inside != nil && (s.Confine != nil || s.Aside != nil || s.Limit != nil) {
+		return errors.New("what is inside of namespaces is confined from there")
 	}
 	if s.Timeout <= 0 {
 		return errors.New("no time limit")

@@ -65,6 +65,15 @@ func bothWays(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
+// everyWay runs f bothWays, and with a function that puts a Spec into namespaces.
+func everyWay(t *testing.T, f func(t *testing.T, put func(Spec) Spec)) {
+	bothWays(t, func(t *testing.T) { f(t, func(s Spec) Spec { return s }) })
+	t.Run("inside", func(t *testing.T) {
+		needNamespaces(t)
+		bothWays(t, func(t *testing.T) { f(t, func(s Spec) Spec { s.Inside = &Inside{Network: true}; return s }) })
+	})
+}
+
 func alive(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -93,8 +102,8 @@ func TestWhatAProcessGets(t *testing.T) {
 	defer unix.Close(leak)
 	t.Setenv("GATEWAY_SECRET", "must not be seen")
 
-	bothWays(t, func(t *testing.T) {
-		spec := self(t, "report", "a b", "$(id)", ";id", "*", "")
+	everyWay(t, func(t *testing.T, put func(Spec) Spec) {
+		spec := put(self(t, "report", "a b", "$(id)", ";id", "*", ""))
 		spec.Env = append(spec.Env, "LANG=C.UTF-8")
 		spec.Stdin = []byte("in\x00put")
 		res := mustRun(t, spec)

@@ -140,6 +140,7 @@ type process struct {
 	in        int // what is left of stdin goes here; -1 when closed
 	out, errs int // -1 when at their end
 	wake      int // readable when the context has ended
+	inner     int // the socket of the init that is around the process; -1 if none is
 	stdout    collector
 	stderr    collector
 	res       Result
@@ -167,23 +168,16 @@ func runHere(ctx context.Context, spec Spec, folder string) (Result, error) {
 			return Result{}, err
 		}
 	}
-	p := &process{spec: spec, in: -1, out: -1, errs: -1, wake: -1, pidfd: -1}
+	p := &process{spec: spec, in: -1, out: -1, errs: -1, wake: -1, inner: -1, pidfd: -1}
 	p.stdout, p.stderr = newCollector(spec.OutputMax), newCollector(spec.OutputMax)
 	defer p.close()
-	if err := p.start(folder, fenced); err != nil {
+	if err := p.start(ctx, folder, fenced); err != nil {
 		return Result{}, err
 	}
 	stop := context.AfterFunc(ctx, p.wakeUp)
 	p.watch()
 	if !stop() {
-		// The context ended: its function runs or has run. It writes to a
-		// descriptor that close is about to close, so wait for it to have done so.
-		var pfd = []unix.PollFd{{Fd: int32(p.wake), Events: unix.POLLIN}}
-		for {
-			if _, err := unix.Poll(pfd, -1); !errors.Is(err, unix.EINTR) {
-				break
-			}
-		}
+		p.awaitWake()
 	}
 	p.res.Fenced = fenced
 	p.res.Stdout, p.res.Stderr = share(&p.stdout, &p.stderr, spec.OutputMax)
@@ -208,7 +202,7 @@ func prepareThread() error {
 }
 
 // start makes the pipes and the process. After an error nothing runs.
-func (p *process) start(folder string, fenced bool) error {
+func (p *process) start(ctx context.Context, folder string, fenced bool) error {
 	var err error
 	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return err
@@ -264,6 +258,25 @@ func (p *process) start(folder string, fenced bool) error {
 		sweepsMu.Lock()
 		defer sweepsMu.Unlock()
 	}
+	if p.spec.Inside != nil {
+		err = p.enterInside(ctx, folder, files)
+	} else {
+		err = p.exec(folder, files)
+	}
+	if err != nil {
+		return err
+	}
+	p.res.Exit = -1
+	if fenced {
+		p.tree = fenceTree{p.pid}
+	} else {
+		p.tree = enterSweep(p.pid, runMarks{folder: folder, stdout: inode(p.out), stderr: inode(p.errs)})
+	}
+	return nil
+}
+
+// exec starts the process with files as its descriptors. After an error nothing runs.
+func (p *process) exec(folder string, files []uintptr) (err error) {
 	p.res.Started = time.Now()
 	p.pid, err = syscall.ForkExec(p.spec.Path, p.spec.Argv, &syscall.ProcAttr{
 		Dir:   folder,
@@ -276,13 +289,8 @@ func (p *process) start(folder string, fenced bool) error {
 			PidFD:     &p.pidfd,
 		},
 	})
-	if errors.Is(err, unix.EBADF) {
-		// All that were handed over are open: the child could not move one up, beyond
-		// the last that it may have.
-		return fmt.Errorf("descriptors of the process: %w", unix.EMFILE)
-	}
 	if err != nil {
-		return err
+		return descriptors(err)
 	}
 	if err := p.settle(); err != nil {
 		// Not reaped yet, so the pid is its own; this thread may be confined.
@@ -290,13 +298,17 @@ func (p *process) start(folder string, fenced bool) error {
 		p.reap()
 		return err
 	}
-	p.res.Exit = -1
-	if fenced {
-		p.tree = fenceTree{p.pid}
-	} else {
-		p.tree = enterSweep(p.pid, runMarks{folder: folder, stdout: inode(p.out), stderr: inode(p.errs)})
-	}
 	return nil
+}
+
+// descriptors makes plain what an error of a start means.
+func descriptors(err error) error {
+	if errors.Is(err, unix.EBADF) {
+		// All that were handed over are open: the child could not move one up, beyond
+		// the last that it may have.
+		return fmt.Errorf("descriptors of the process: %w", unix.EMFILE)
+	}
+	return err
 }
 
 // giveAway makes the pipes the owner's: a script that opens /dev/stderr opens its pipe
@@ -380,9 +392,20 @@ func inode(fd int) uint64 {
 }
 
 func (p *process) close() {
-	for _, fd := range []int{p.in, p.out, p.errs, p.pidfd, p.wake} {
+	for _, fd := range []int{p.in, p.out, p.errs, p.pidfd, p.wake, p.inner} {
 		if fd >= 0 {
 			unix.Close(fd)
+		}
+	}
+}
+
+// awaitWake waits for wakeUp, which runs or has run since the context ended: it writes to
+// a descriptor that is about to be closed.
+func (p *process) awaitWake() {
+	pfd := []unix.PollFd{{Fd: int32(p.wake), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(pfd, -1); !errors.Is(err, unix.EINTR) {
+			return
 		}
 	}
 }
@@ -473,6 +496,9 @@ func (p *process) watch() {
 func (p *process) end() {
 	p.res.Ended = time.Now()
 	left, survivors := p.tree.finish(p.reap)
+	if p.spec.Inside != nil {
+		left = p.account()
+	}
 	if p.res.Stopped == NotStopped {
 		p.res.LeftBehind = left
 	}
