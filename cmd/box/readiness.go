@@ -107,10 +107,10 @@ func (g *gateway) condition() service.Condition {
 		c.Disabled = append(c.Disabled, service.DisabledOp{Op: p.Op, Why: oneLine(p.Err), Layers: layersOf(p)})
 	}
 	for _, e := range set.registry.All() {
-		if e.Command == nil || slices.ContainsFunc(set.disabled, func(p command.Problem) bool { return p.Op == e.Name }) {
+		if slices.ContainsFunc(set.disabled, func(p command.Problem) bool { return p.Op == e.Name }) {
 			continue
 		}
-		if err := command.Check(e.Command.Argv[0].Word); err != nil {
+		if err := command.Usable(e.Executor); err != nil {
 			c.Disabled = append(c.Disabled, service.DisabledOp{Op: e.Name, Why: oneLine(err)})
 		}
 	}

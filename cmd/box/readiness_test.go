@@ -35,7 +35,8 @@ func TestReadiness(t *testing.T) {
 		}
 	}
 	const fine = "  t.fine: {summary: Fine., side_effecting: false, argv: [/usr/bin/true]}\n"
-	const gone = "  t.gone: {summary: Gone., side_effecting: false, argv: [/usr/bin/not-there-at-all]}\n"
+	const gone = "  t.gone: {summary: Gone., side_effecting: false, argv: [/usr/bin/not-there-at-all]}\n" +
+		"  t.other: {summary: Another program., side_effecting: false, argv: [/usr/bin/true], sha256: f000000000000000000000000000000000000000000000000000000000000000}\n"
 	var lacks, want []string // of the layers that an op may do without
 	for _, l := range machineLayers() {
 		if !l.Applied {
@@ -105,12 +106,13 @@ func TestReadiness(t *testing.T) {
 		}
 		return disabled
 	}
-	if got, want := status(), []string{"t.boxed " + strings.Join(lacks, ","), "t.gone "}; !slices.Equal(got, want) {
+	if got, want := status(), []string{"t.boxed " + strings.Join(lacks, ","), "t.gone ", "t.other "}; !slices.Equal(got, want) {
 		t.Errorf("disabled: %q, want %q", got, want)
 	}
 	said := log.String()
 	for _, line := range []string{
 		`"level":"ERROR","msg":"an op is disabled","op":"t.boxed"`, `"level":"WARN","msg":"an op cannot run","op":"t.gone"`,
+		`"level":"WARN","msg":"an op cannot run","op":"t.other"`,
 		`"level":"WARN","msg":"the sandbox does without a layer","layer":"` + lacks[0] + `"`,
 	} {
 		if strings.Count(said, line) != 1 {
@@ -145,7 +147,7 @@ func TestReadiness(t *testing.T) {
 	if r := readyz(200); !r.Ready || !slices.Equal(layers(r.Sandbox), names) {
 		t.Errorf("ready: %+v", r)
 	}
-	if got, want := status(), []string{"t.gone "}; !slices.Equal(got, want) {
+	if got, want := status(), []string{"t.gone ", "t.other "}; !slices.Equal(got, want) {
 		t.Errorf("disabled: %q, want %q", got, want)
 	}
 	if c := g.condition().Reloads; c.Failed != 2 {

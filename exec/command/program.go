@@ -144,6 +144,16 @@ func Check(path string) error {
 	return err
 }
 
+// Usable says why a call of what x runs would not be started now, nil if it would or if
+// x is none of Bind's. It costs no more than a look at the program's file as long as that
+// is left alone.
+func Usable(x ops.Executor) error {
+	if e, ok := x.(*executor); ok {
+		return e.problem()
+	}
+	return nil
+}
+
 // openProgram opens the file behind path and checks what was opened.
 func openProgram(path string) (*os.File, fs.FileInfo, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
