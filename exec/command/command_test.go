@@ -423,6 +423,9 @@ func TestShippedOps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, b := range all {
+		if l := b.Op.Command.Limits; l.NoFile == 0 || l.FSize == nil || l.CPU == 0 || l.Memory == 0 {
+			t.Errorf("%s has no limit for something: %+v", b.Op.Name, l)
+		}
 		for _, params := range b.Op.Examples.Accept {
 			out, err := b.Executor.Execute(t.Context(), ops.Call{Op: b.Op.Name, Params: params})
 			switch {
