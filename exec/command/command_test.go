@@ -324,6 +324,28 @@ func TestCheck(t *testing.T) {
 		if err := Check(group); err == nil || !strings.Contains(err.Error(), "group 4321 may write") {
 			t.Errorf("group: got %v", err)
 		}
+		// What stands between a name and its program: a folder in the middle of two
+		// links, a folder of a group, a link that somebody else has made.
+		middle := filepath.Join(dir, "middle")
+		theirs, ours := filepath.Join(dir, "theirs"), filepath.Join(dir, "ours")
+		if err := errors.Join(os.Mkdir(middle, 0o755), os.Symlink(good, middle+"/good"), os.Symlink("middle/good", ours), os.Symlink(good, theirs), os.Lchown(theirs, 4321, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Check(ours); err != nil {
+			t.Errorf("through a folder: %v", err)
+		}
+		if err := Check(theirs); err == nil || !strings.Contains(err.Error(), "the link "+theirs+": it belongs to user 4321") {
+			t.Errorf("a link of somebody else: got %v", err)
+		}
+		os.Chmod(middle, 0o777)
+		if err := Check(ours); err == nil || !strings.Contains(err.Error(), "folder "+middle+": anybody may write") {
+			t.Errorf("a link in an open folder: got %v", err)
+		}
+		os.Chown(middle, 0, 4321)
+		os.Chmod(middle, 0o775)
+		if err := Check(ours); err == nil || !strings.Contains(err.Error(), "folder "+middle+": group 4321 may write") {
+			t.Errorf("a link in the folder of a group: got %v", err)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -204,25 +205,52 @@ func trusted(path, real string, info fs.FileInfo) error {
 	if why := foreign(info); why != "" {
 		return fmt.Errorf("%s: %s", real, why)
 	}
-	for _, p := range []string{path, real} {
-		for dir := filepath.Dir(p); ; dir = filepath.Dir(dir) {
-			info, err := os.Stat(dir)
-			if err != nil {
-				return fmt.Errorf("folder %w", err)
-			}
-			if why := foreign(info); why != "" {
-				return fmt.Errorf("folder %s: %s", dir, why)
-			}
-			if dir == "/" {
-				break
-			}
+	return onTheWay(path)
+}
+
+// onTheWay says who else could put another file in the place of path: each folder on the
+// way to it, and each link, must be ours.
+func onTheWay(path string) error {
+	at, links := "/", 0
+	for rest := path; ; {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return fmt.Errorf("folder %w", err)
 		}
-		if real == path {
-			break
+		if why := foreign(info); why != "" {
+			return fmt.Errorf("folder %s: %s", at, why)
+		}
+		name, tail, more := strings.Cut(strings.TrimLeft(rest, "/"), "/")
+		next := filepath.Join(at, name) // also for "..", since at holds no link
+		if info, err = os.Lstat(next); err != nil {
+			return fmt.Errorf("look at %w", err)
+		}
+		switch {
+		case info.Mode()&fs.ModeSymlink != 0:
+			if links++; links > maxLinks {
+				return fmt.Errorf("%s: too many links", path)
+			}
+			if uid, _, ok := owner(info); !ok || uid != 0 && uid != os.Geteuid() {
+				return fmt.Errorf("the link %s: it belongs to user %d, neither root nor the gateway's", next, uid)
+			}
+			target, err := os.Readlink(next)
+			if err != nil {
+				return fmt.Errorf("link %w", err)
+			}
+			if filepath.IsAbs(target) {
+				at = "/"
+			}
+			rest = target + "/" + tail
+		case !info.IsDir() || !more && tail == "":
+			return nil
+		default:
+			at, rest = next, tail
 		}
 	}
-	return nil
 }
+
+// maxLinks is how many links the kernel follows on the way to one file.
+const maxLinks = 40
 
 // foreign says whether somebody other than root and the gateway's user owns or
 // may change what info describes.
@@ -239,7 +267,7 @@ func foreign(info fs.FileInfo) string {
 		return "" // others may add to it, but not replace what is ours
 	case mode.Perm()&0o002 != 0:
 		return "anybody may write to it"
-	case mode.Perm()&0o020 != 0 && !mode.IsDir() && gid != 0 && gid != os.Getegid():
+	case mode.Perm()&0o020 != 0 && gid != 0 && gid != os.Getegid():
 		return fmt.Sprintf("group %d may write to it", gid)
 	}
 	return ""
