@@ -95,6 +95,13 @@ func ReadDir(fsys fs.FS) ([]File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the op folder: %w", err)
 	}
+	info, err := fs.Stat(fsys, ".")
+	if err != nil {
+		return nil, fmt.Errorf("read the op folder: %w", err)
+	}
+	if info.Mode().Perm()&0o002 != 0 {
+		return nil, FileErrors{{".", 1, "anybody may put an op file into the folder; chmod o-w it"}}
+	}
 	var files []File
 	var all FileErrors
 	for _, e := range entries {

@@ -584,6 +584,10 @@ func TestEnabled(t *testing.T) {
 	if _, err := ReadDir(fstest.MapFS{"a.yaml": file(on), "b.yaml": file(on)}); err == nil {
 		t.Error("the same name in two files passes")
 	}
+	open := fstest.MapFS{"a.yaml": file(on), ".": &fstest.MapFile{Mode: fs.ModeDir | 0o777}}
+	if _, err := ReadDir(open); err == nil || !strings.Contains(err.Error(), "anybody may put") {
+		t.Errorf("a folder that anybody may write to: %v", err)
+	}
 }
 
 func TestReadFileAccepts(t *testing.T) {

@@ -71,6 +71,24 @@ func TestOpenLeavesNothing(t *testing.T) {
 	if err := os.Remove(bad); err != nil {
 		t.Fatal(err)
 	}
+	// Whoever may write to these folders could make ops and policies.
+	for _, dir := range []string{string(folder), folder.ops()} {
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		g, err := openGateway(t.Context(), gatewayConfig{
+			Folder: folder, Listen: "127.0.0.1:0", Grace: time.Second, Version: "test", Log: slog.New(slog.DiscardHandler),
+		})
+		if err == nil {
+			g.close()
+		}
+		if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "chmod o-w") {
+			t.Errorf("%s with mode 0777: %v", dir, err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := testGateway(t, folder).close(); err != nil { // the store is free again
 		t.Error(err)
 	}

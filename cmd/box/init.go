@@ -91,6 +91,13 @@ func openState(ctx context.Context, folder stateFolder, log *slog.Logger) (*sqli
 			return nil, fmt.Errorf("make state folder: %w", err)
 		}
 	}
+	info, err := os.Stat(string(folder))
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o002 != 0 { // and so put its own policy and ops in the place of ours
+		return nil, fmt.Errorf("state folder %s: anybody may write to it; chmod o-w it", folder)
+	}
 	return sqlite.Open(ctx, sqlite.Config{
 		Path:    folder.journal(),
 		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()},
