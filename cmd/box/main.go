@@ -45,6 +45,7 @@ import (
 
 func main() {
 	command.Canary()
+	command.Helper()
 	os.Exit(Main())
 }
 

@@ -22,6 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	command.Canary()
+	command.Helper()
 	testscript.Main(m, map[string]func(){"box": func() { os.Exit(Main()) }})
 }
 

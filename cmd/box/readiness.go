@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"inband/exec/command"
+	"inband/exec/proc"
 	"inband/exec/sandbox"
 	"inband/ops"
 	"inband/service"
@@ -136,12 +137,18 @@ func machineLayers() []service.Layer {
 		{sandbox.LayerRunAs, root}, {sandbox.LayerCgroup, false}, {sandbox.LayerNamespaces, false},
 	} {
 		policy.Require = []string{l.name}
+		var none error
+		if l.name == sandbox.LayerNamespaces {
+			policy.Namespaces, none = proc.Namespaces(true)
+		}
 		box, err := sandbox.New(policy)
 		layer := service.Layer{Name: l.name, Needed: l.needed, Applied: err == nil}
 		var missing *sandbox.MissingError
 		switch {
 		case err == nil && l.name == sandbox.LayerLandlock:
 			layer.Detail = fmt.Sprintf("ABI %d", box.Layers().Landlock)
+		case err == nil && l.name == sandbox.LayerNamespaces:
+			layer.Detail = strings.Join(policy.Namespaces, ", ")
 		case errors.As(err, &missing):
 			layer.Applied = !slices.Contains(missing.Layers, l.name)
 			for why := range strings.SplitSeq(missing.Err.Error(), "\n") {
@@ -151,6 +158,9 @@ func machineLayers() []service.Layer {
 			}
 		case err != nil:
 			layer.Detail = err.Error()
+		}
+		if none != nil {
+			layer.Detail = oneLine(none)
 		}
 		layers = append(layers, layer)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"inband/exec/sandbox"
 	"inband/ops"
 )
 
@@ -279,8 +280,13 @@ func regain() error {
 }
 
 // besiege runs the attack inside a read op and inside one that acts, as the user runAs,
-// and prints each attempt and how it ended. This process stands for the gateway.
-func besiege(dir, runAs string) error {
+// and prints each attempt and how it ended. This process stands for the gateway; with
+// the layer required the init of their namespaces does, which is all that they see of it.
+func besiege(dir, runAs, required string) error {
+	gateway, require := os.Getpid(), strings.Fields(required)
+	if len(require) > 0 {
+		gateway = 1
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -300,13 +306,13 @@ func besiege(dir, runAs string) error {
 		return err
 	}
 	for _, acts := range []bool{false, true} {
-		aim, err := json.Marshal(target{PID: os.Getpid(), Dir: dir, File: file, Port: l.Addr().(*net.TCPAddr).Port, Socket: socket, Acts: acts})
+		aim, err := json.Marshal(target{PID: gateway, Dir: dir, File: file, Port: l.Addr().(*net.TCPAddr).Port, Socket: socket, Acts: acts})
 		if err != nil {
 			return err
 		}
 		o := ops.Op{Name: "t.attack", Provider: "t", Summary: "Attack", Timeout: time.Minute, SideEffecting: acts, Command: &ops.Command{
 			Argv: []ops.Arg{word(self), word("helper"), word("attack"), word(string(aim))}, OutputMax: 64 << 10,
-			FS: ops.Paths{Read: []string{"/proc"}}, RunAs: runAs}}
+			FS: ops.Paths{Read: []string{"/proc"}}, RunAs: runAs, Require: require}}
 		if acts {
 			o.Command.Network, o.Command.FS.Read = ops.NetworkAny, []string{dir}
 		}
@@ -342,7 +348,15 @@ func besiege(dir, runAs string) error {
 // A program in an allowed read op tries what it can against the gateway, which runs as
 // root and as nobody. testdata/attacks.txt is the reviewed table of how each attempt
 // ends.
-func TestAttack(t *testing.T) {
+func TestAttack(t *testing.T) { underAttack(t, "") }
+
+// In namespaces it can do as little to the init that is around it.
+func TestAttackInNamespaces(t *testing.T) {
+	needNamespaces(t)
+	underAttack(t, sandbox.LayerNamespaces)
+}
+
+func underAttack(t *testing.T, required string) {
 	want, err := os.ReadFile(filepath.Join("testdata", "attacks.txt"))
 	if err != nil {
 		t.Fatal(err)
@@ -381,7 +395,7 @@ func TestAttack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cmd := exec.Command(program, "helper", "besiege", mine, s.runAs)
+			cmd := exec.Command(program, "helper", "besiege", mine, s.runAs, required)
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "GATEWAY_SECRET=x")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}

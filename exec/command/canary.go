@@ -36,6 +36,8 @@ type aim struct {
 	// Folder says that it may write to its private folder.
 	Folder bool          `json:"folder"`
 	RunAs  sandbox.RunAs `json:"run_as"`
+	// Namespaces are those that it has for itself, and which ones the gateway is in.
+	Namespaces map[string]string `json:"namespaces"`
 }
 
 // kept is what a canary prints to which everything was refused that should be.
@@ -130,13 +132,19 @@ func (e *executor) prove(ctx context.Context, self string, a aim) error {
 	if err != nil {
 		return err
 	}
+	if a.Namespaces, err = outside(box.Layers().Namespaces); err != nil {
+		return err
+	}
 	a.Limits, a.Folder = box.Layers().Limits, p.Limits.FSize == nil || *p.Limits.FSize > 0
 	raw, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
 	spec := proc.Spec{Argv: []string{canaryName, string(raw)}, Path: runningProgram, Env: standardEnvironment,
-		Timeout: canaryTime, OutputMax: 4 << 10, Confine: box.Confine, Aside: box.Aside, Limit: box.Limit, Owner: owned(e.user), Scratch: e.scratch}
+		Timeout: canaryTime, OutputMax: 4 << 10, Owner: owned(e.user), Scratch: e.scratch}
+	if err := confine(&spec, box, nil); err != nil {
+		return err
+	}
 	res, err := proc.Run(ctx, spec)
 	if err != nil {
 		return err

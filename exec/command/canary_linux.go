@@ -2,11 +2,30 @@ package command
 
 import (
 	"fmt"
+	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"inband/exec/sandbox"
 )
+
+// namespaceLinks tell which namespaces a process is in, by their names in a policy.
+var namespaceLinks = map[string]string{"pid": "/proc/self/ns/pid", "ipc": "/proc/self/ns/ipc", "mount": "/proc/self/ns/mnt",
+	"net": "/proc/self/ns/net", "user": "/proc/self/ns/user"}
+
+// outside tells in which namespaces this process is.
+func outside(names []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, name := range names {
+		link, err := os.Readlink(namespaceLinks[name])
+		if err != nil {
+			return nil, fmt.Errorf("which %s namespace the gateway is in: %w", name, err)
+		}
+		all[name] = link
+	}
+	return all, nil
+}
 
 // try does what is forbidden, one thing a layer at least, and returns what it could do.
 func (a aim) try() (could []string) {
@@ -67,6 +86,16 @@ func (a aim) try() (could []string) {
 	}
 	if groups, err := unix.Getgroups(); err != nil || a.RunAs.GroupsCleared && len(groups) > 0 {
 		could = append(could, fmt.Sprintf("keep the groups %v", groups))
+	}
+	for name, theirs := range a.Namespaces {
+		if own, err := os.Readlink(namespaceLinks[name]); err != nil || own == theirs {
+			could = append(could, fmt.Sprintf("be in the gateway's namespace %s (%v)", name, err))
+		}
+	}
+	if len(a.Namespaces) > 0 {
+		if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+			could = append(could, fmt.Sprintf("see a /proc in which it is %q (%v)", self, err))
+		}
 	}
 	for _, l := range a.Limits {
 		if l.Exceeded() {

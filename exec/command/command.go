@@ -154,6 +154,9 @@ func (e *executor) check() (err error) {
 }
 
 func newSandbox(p sandbox.Policy) (confiner, error) {
+	if err := namespaced(&p); err != nil {
+		return nil, err
+	}
 	s, err := sandbox.New(p)
 	if err != nil {
 		return nil, err // and not a confiner that holds nothing
@@ -268,11 +271,10 @@ func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) o
 	spec := proc.Spec{
 		Argv: l.argv, Stdin: l.stdin, StdinFile: l.in, Files: l.files, Env: l.env,
 		Timeout: e.op.Timeout, OutputMax: e.op.Command.OutputMax,
-		Confine: e.box.Confine, Aside: e.box.Aside,
-		Limit: func(pid int) error {
-			return errors.Join(program.started(pid), e.box.Limit(pid))
-		},
 		Owner: owned(e.user), Scratch: e.scratch,
+	}
+	if err := confine(&spec, e.box, program); err != nil {
+		return ops.Failure(notRun(ops.Internal, "op %s: %v; nothing ran", e.op.Name, err))
 	}
 	p := e.publish(ctx, l.secrets)
 	if p != nil {

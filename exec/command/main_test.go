@@ -18,6 +18,7 @@ import (
 // after "helper", says what it does.
 func TestMain(m *testing.M) {
 	Canary()
+	Helper()
 	if len(os.Args) > 2 && os.Args[1] == "helper" {
 		helper(os.Args[2], os.Args[3:])
 		// Not os.Exit and not return: under the race detector these take a second.
@@ -79,7 +80,7 @@ func helper(mode string, args []string) {
 		function := &entry
 		(*(*func())(unsafe.Pointer(&function)))()
 	case "besiege":
-		if err := besiege(args[0], args[1]); err != nil {
+		if err := besiege(args[0], args[1], args[2]); err != nil {
 			fmt.Println(err)
 			syscall.Exit(1)
 		}

@@ -237,7 +237,7 @@ func TestUnconfined(t *testing.T) {
 // A layer that the op wants and that cannot be had here disables it and is named.
 func TestMissingLayer(t *testing.T) {
 	o := op(t, "argv")
-	o.Command.Require = []string{sandbox.LayerNamespaces}
+	o.Command.Require = []string{sandbox.LayerCgroup}
 	e, err := prepare(o, testConfig)
 	if err != nil {
 		t.Fatal(err)
@@ -246,10 +246,10 @@ func TestMissingLayer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f := failure(t, out, ops.Failed, ops.NoSandbox); !reflect.DeepEqual(f.Details["missing"], []string{sandbox.LayerNamespaces}) || f.Details["started"] != false {
+	if f := failure(t, out, ops.Failed, ops.NoSandbox); !reflect.DeepEqual(f.Details["missing"], []string{sandbox.LayerCgroup}) || f.Details["started"] != false {
 		t.Errorf("got %v %v", f, f.Details)
 	}
-	if got := Disabled([]ops.Bound{{Op: o, Executor: e}}); len(got) != 1 || !strings.Contains(got[0].Error(), sandbox.LayerNamespaces) {
+	if got := Disabled([]ops.Bound{{Op: o, Executor: e}}); len(got) != 1 || !strings.Contains(got[0].Error(), sandbox.LayerCgroup) {
 		t.Errorf("disabled: %v", got)
 	}
 }

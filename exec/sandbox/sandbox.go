@@ -47,6 +47,10 @@ type Policy struct {
 	// User is who the process runs as, without supplementary groups. nil is the
 	// gateway's own user; another needs a root gateway.
 	User *User
+	// Namespaces are those that package proc makes around the process, by their names:
+	// pid, ipc, mount, net, user. Nothing here makes them; a policy that requires
+	// LayerNamespaces names them, and what it applies is applied inside.
+	Namespaces []string
 	// Require names layers without which New returns a *MissingError, beyond those
 	// that it always applies.
 	Require []string
@@ -66,7 +70,7 @@ const (
 	LayerCapabilities = "capabilities"
 	LayerRunAs        = "run_as" // a user other than the gateway's
 	LayerCgroup       = "cgroup"
-	LayerNamespaces   = "namespaces" // PID, IPC and network namespaces
+	LayerNamespaces   = "namespaces" // of pids, IPC, mounts and, unless it needs that of the machine, the network
 )
 
 // layerNames are the layers that a policy may require.
@@ -131,6 +135,8 @@ type Layers struct {
 	// Cgroup says that the gateway is in a cgroup of its own with all that it starts
 	// (package proc makes it), which the next gateway ends.
 	Cgroup bool `json:"cgroup"`
+	// Namespaces are those that the process has for itself: of Policy.Namespaces.
+	Namespaces []string `json:"namespaces,omitempty"`
 }
 
 // RunAs is the user of a process.

@@ -94,7 +94,9 @@ func New(p Policy) (*Sandbox, error) {
 				missing.add(layer, errors.New("the gateway could not make one for itself"))
 			}
 		case LayerNamespaces:
-			missing.add(layer, errors.New("processes are started without any"))
+			if len(p.Namespaces) == 0 {
+				missing.add(layer, errors.New("the process is started without any"))
+			}
 		}
 	}
 	if missing.Layers != nil {
@@ -105,7 +107,7 @@ func New(p Policy) (*Sandbox, error) {
 		s.executed = append(s.executed, newExecuted(path))
 	}
 	s.layers = Layers{NoNewPrivs: true, Capabilities: "none", Landlock: abi, Scopes: []string{"abstract_unix_socket", "signal"},
-		Seccomp: digest(program.program), Network: p.Network, Reads: p.Reads, Metadata: p.Metadata, Limits: s.limits, RunAs: s.user, Cgroup: ownCgroup()}
+		Seccomp: digest(program.program), Network: p.Network, Reads: p.Reads, Metadata: p.Metadata, Limits: s.limits, RunAs: s.user, Cgroup: ownCgroup(), Namespaces: p.Namespaces}
 	return s, nil
 }
 
@@ -144,6 +146,9 @@ func (s *Sandbox) chooseUser() error {
 	}
 	return nil
 }
+
+// Policy returns what s was made of, from which the same can be made in another process.
+func (s *Sandbox) Policy() Policy { return s.policy }
 
 // Layers returns what Confine and Limit apply.
 func (s *Sandbox) Layers() Layers { return s.layers }

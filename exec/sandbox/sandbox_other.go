@@ -12,6 +12,9 @@ var errLinux = errors.New("no sandbox: processes are confined on Linux only")
 // New returns an error.
 func New(Policy) (*Sandbox, error) { return nil, errLinux }
 
+// Policy returns nothing.
+func (s *Sandbox) Policy() Policy { return Policy{} }
+
 // Layers returns nothing.
 func (s *Sandbox) Layers() Layers { return Layers{} }
 
