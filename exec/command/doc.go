@@ -38,6 +38,13 @@
 // A path that leads out of its root by a link, and what is no regular file or folder:
 // a pipe is never waited for, a device never opened.
 //
+// # Namespaces
+//
+// An op that requires them runs in namespaces of its own, of pids, IPC, mounts and, unless
+// it needs that of the machine, the network. They are made by package proc, and the
+// sandbox is applied in them by [Helper], which sees that its layers are those of the
+// receipt and that the program is the one that was looked at.
+//
 // # What it keeps
 //
 // The files of its private folder that an op publishes, given to a [Keeper] after the

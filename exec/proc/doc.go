@@ -23,6 +23,20 @@
 // started, Run returns no error: it returns what is known, and [Result.Unknown]
 // when that is not enough to say how the process ended.
 //
+// # Namespaces
+//
+// With Spec.Inside a process runs in namespaces of its own. Between it and the gateway is
+// an init then: this program again, which [Init] recognizes. A process that was the init
+// itself would ignore the signals that it does not handle, and nobody would reap its
+// orphans. The init says on a socket that the process stands before its first instruction;
+// until the gateway has answered, nothing runs, and a run that is given up till then is a
+// StartError. Later it says how the process ended and what it left. What the process gets
+// is what it gets without: the same descriptors, environment, session, folder and umask.
+//
+// Where the gateway may not make namespaces by itself, a user namespace is around them. An
+// ordinary user's has one user and one group; whatever belongs to others seems to belong
+// to the overflow id, 65534, in it.
+//
 // # How the tree is ended
 //
 // Nothing that a process started outlives its run. On a deadline or a cancel the
@@ -56,10 +70,11 @@
 //
 // The kernel kills the process that the gateway started (the parent-death signal,
 // which follows the launching thread; that is why the thread lives as long as the run).
-// What that one had started lives on until a gateway of the same name starts and calls
-// [Enclose]: it ends all that is in the cgroup of the one before, out of which nothing
-// gets. Where there is no cgroup to write to it ends what is known by its mark: its
-// working folder is a private folder, whose name has the gateway's in it. A process
+// With Spec.Inside that is the init, and the kernel ends all that is inside with it.
+// Else what that process had started lives on until a gateway of the same name starts
+// and calls [Enclose]: it ends all that is in the cgroup of the one before, out of which
+// nothing gets. Where there is no cgroup to write to it ends what is known by its mark:
+// its working folder is a private folder, whose name has the gateway's in it. A process
 // that went elsewhere is not found then.
 //
 // The cgroup is one for the gateway with all its runs, not one a run: the fence ends a

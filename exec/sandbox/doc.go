@@ -39,10 +39,12 @@
 //
 //   - Cgroup: only stated here. Package proc puts the gateway into one.
 //
-//   - Namespaces: none are made; a policy that requires them is refused. PID, IPC and
-//     network namespaces would take a helper between the gateway and each process;
-//     sockets and what is shared by key are refused by the filter instead, and
-//     signals by Landlock.
+//   - Namespaces: only stated here, for a policy that requires them. Package proc makes
+//     them, and this package is applied inside, by the init that is around the process.
+//     Other processes cannot be seen then, and no network but an empty one. They are not
+//     for every process since they take an init each, which makes a start several times
+//     slower: without them sockets and what is shared by key are refused by the filter,
+//     and signals by Landlock.
 //
 // # What every process may use
 //
@@ -60,7 +62,8 @@
 // # What it does not do
 //
 // It does not hide: paths, sizes and owners can be looked up (stat is not an access to
-// Landlock), and /proc shows other processes where the policy has /proc. It does not
+// Landlock), and /proc shows other processes where the policy has /proc and no
+// namespaces; /sys shows the machine also where it has some. It does not
 // stop a process from waiting, from computing within its limits, or from writing to
 // its own output.
 //
