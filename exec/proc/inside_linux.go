@@ -347,7 +347,7 @@ func (i *inner) start(prepare func([]byte) (Hooks, error)) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("close its memory: %w", err)
 	}
-	if err := prepareThread(); err != nil {
+	if err := errors.Join(prepareThread(), closeOnExec()); err != nil {
 		return err
 	}
 	// For this thread's mounts are this process's. What is mounted here stays here.

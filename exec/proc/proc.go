@@ -45,6 +45,8 @@ type Spec struct {
 	// ends. It is called last, with the private folder; the process inherits what it
 	// does. Its error is a StartError.
 	Confine func(folder string) error
+	// Ahead, if set, has launches made ahead of runs that follow each other.
+	Ahead *Ahead
 	// Aside, if set, is called on the thread that Confine confined once that has started
 	// the process: before Limit, or without one while the process runs already. Its error
 	// is a StartError, and the process is killed.

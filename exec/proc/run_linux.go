@@ -33,31 +33,31 @@ func run(ctx context.Context, spec Spec) (res Result, err error) {
 		return Result{}, adoptErr
 	}
 	reapAbandoned()
-	folder, err := os.MkdirTemp(scratch(spec), privateMark())
+	l, err := spec.Ahead.take(&spec)
 	if err != nil {
-		return Result{}, fmt.Errorf("private folder: %w", err)
-	}
-	if o := spec.Owner; o != nil {
-		if err := os.Chown(folder, int(o.UID), int(o.GID)); err != nil {
-			return Result{}, errors.Join(fmt.Errorf("private folder: %w", err), removeFolder(folder))
-		}
-	}
-	var kept *os.Root // opened before the process could put something else in its place
-	if spec.Keep != nil {
-		if kept, err = os.OpenRoot(folder); err != nil {
-			return Result{}, errors.Join(fmt.Errorf("private folder: %w", err), removeFolder(folder))
-		}
-		defer kept.Close()
+		return Result{}, err
 	}
 	defer func() { // not on the run's thread, which may be confined; and even if Keep panics
-		gone := removeFolder(folder)
+		gone := l.end()
 		if err != nil {
 			res, err = Result{}, errors.Join(err, gone)
 			return
 		}
 		res.Folder = gone
 	}()
-	onOwnThread(func() { res, err = runHere(ctx, spec, folder) })
+	var kept *os.Root // opened before the process could put something else in its place
+	if spec.Keep != nil {
+		if kept, err = os.OpenRoot(l.folder); err != nil {
+			return Result{}, fmt.Errorf("private folder: %w", err)
+		}
+		defer kept.Close()
+	}
+	p, err := newProcess(spec)
+	if err != nil {
+		return Result{}, err
+	}
+	defer p.close()
+	l.do(func() { res, err = p.run(ctx, l) })
 	if err == nil && kept != nil {
 		spec.Keep(kept, res)
 	}
@@ -137,10 +137,11 @@ type process struct {
 	pid       int
 	pidfd     int
 	tree      tree
-	in        int // what is left of stdin goes here; -1 when closed
-	out, errs int // -1 when at their end
-	wake      int // readable when the context has ended
-	inner     int // the socket of the init that is around the process; -1 if none is
+	in        int    // what is left of stdin goes here; -1 when closed
+	out, errs int    // -1 when at their end
+	wake      int    // readable when the context has ended
+	inner     int    // the socket of the init that is around the process; -1 if none is
+	child     [3]int // the process's ends of its pipes; -1 when closed
 	stdout    collector
 	stderr    collector
 	res       Result
@@ -158,20 +159,45 @@ func elsewhere(f func()) {
 	<-done
 }
 
-func runHere(ctx context.Context, spec Spec, folder string) (Result, error) {
-	if err := prepareThread(); err != nil {
-		return Result{}, err
-	}
-	fenced := fenceable && !noFence
-	if fenced {
-		if err := fence(); err != nil {
-			return Result{}, err
-		}
-	}
-	p := &process{spec: spec, in: -1, out: -1, errs: -1, wake: -1, inner: -1, pidfd: -1}
+// newProcess makes what a run needs of descriptors, on a thread that nothing confines.
+func newProcess(spec Spec) (*process, error) {
+	p := &process{spec: spec, in: -1, out: -1, errs: -1, wake: -1, inner: -1, pidfd: -1, child: [3]int{-1, -1, -1}}
 	p.stdout, p.stderr = newCollector(spec.OutputMax), newCollector(spec.OutputMax)
-	defer p.close()
-	if err := p.start(ctx, folder, fenced); err != nil {
+	if err := p.open(); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *process) open() (err error) {
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return err
+	}
+	switch {
+	case p.spec.StdinFile != nil:
+		p.child[0], err = unix.FcntlInt(p.spec.StdinFile.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	case p.spec.Stdin == nil:
+		p.child[0], err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	default:
+		p.child[0], p.in, err = pipe(1)
+	}
+	if err != nil {
+		return err
+	}
+	if p.out, p.child[1], err = pipe(0); err != nil {
+		return err
+	}
+	if p.errs, p.child[2], err = pipe(0); err != nil {
+		return err
+	}
+	return p.giveAway()
+}
+
+// run starts the process from the thread of l, which it is called on, and sees it to its
+// end.
+func (p *process) run(ctx context.Context, l *launch) (Result, error) {
+	if err := p.start(ctx, l); err != nil {
 		return Result{}, err
 	}
 	stop := context.AfterFunc(ctx, p.wakeUp)
@@ -179,8 +205,8 @@ func runHere(ctx context.Context, spec Spec, folder string) (Result, error) {
 	if !stop() {
 		p.awaitWake()
 	}
-	p.res.Fenced = fenced
-	p.res.Stdout, p.res.Stderr = share(&p.stdout, &p.stderr, spec.OutputMax)
+	p.res.Fenced = l.fenced
+	p.res.Stdout, p.res.Stderr = share(&p.stdout, &p.stderr, p.spec.OutputMax)
 	return p.res, nil
 }
 
@@ -193,52 +219,30 @@ func prepareThread() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
-	// Descriptors that the gateway was started with, or that a library opened
-	// carelessly, do not reach the child.
+	return nil
+}
+
+// closeOnExec keeps descriptors that the gateway was started with, or that a library
+// opened carelessly, from reaching the child.
+func closeOnExec() error {
 	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors close-on-exec: %w", err)
 	}
 	return nil
 }
 
-// start makes the pipes and the process. After an error nothing runs.
-func (p *process) start(ctx context.Context, folder string, fenced bool) error {
-	var err error
-	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return err
-	}
-	var child [3]int // the child's ends
-	for i := range child {
-		child[i] = -1
-	}
+// start starts the process. After an error nothing runs.
+func (p *process) start(ctx context.Context, l *launch) (err error) {
 	defer func() {
-		for _, fd := range child {
-			if fd >= 0 {
-				unix.Close(fd)
-			}
+		for i, fd := range p.child {
+			unix.Close(fd)
+			p.child[i] = -1
 		}
 	}()
-	switch {
-	case p.spec.StdinFile != nil:
-		child[0], err = unix.FcntlInt(p.spec.StdinFile.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	case p.spec.Stdin == nil:
-		child[0], err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	default:
-		child[0], p.in, err = pipe(1)
-	}
-	if err != nil {
+	if err := closeOnExec(); err != nil {
 		return err
 	}
-	if p.out, child[1], err = pipe(0); err != nil {
-		return err
-	}
-	if p.errs, child[2], err = pipe(0); err != nil {
-		return err
-	}
-	if err := p.giveAway(child); err != nil {
-		return err
-	}
-	files := []uintptr{uintptr(child[0]), uintptr(child[1]), uintptr(child[2])}
+	files := []uintptr{uintptr(p.child[0]), uintptr(p.child[1]), uintptr(p.child[2])}
 	for _, f := range p.spec.Files {
 		fd := f.Fd()
 		if fd == ^uintptr(0) {
@@ -247,30 +251,25 @@ func (p *process) start(ctx context.Context, folder string, fenced bool) error {
 		files = append(files, fd)
 	}
 	defer runtime.KeepAlive(p.spec.Files)
-	if p.spec.Confine != nil {
-		if err := p.spec.Confine(folder); err != nil {
-			return fmt.Errorf("confine: %w", err)
-		}
-	}
-	if !fenced {
+	if !l.fenced {
 		// A sweep that saw the process before it is entered would take it for an
 		// orphan that has cut its ties.
 		sweepsMu.Lock()
 		defer sweepsMu.Unlock()
 	}
 	if p.spec.Inside != nil {
-		err = p.enterInside(ctx, folder, files)
+		err = p.enterInside(ctx, l.folder, files)
 	} else {
-		err = p.exec(folder, files)
+		err = p.exec(l.folder, files)
 	}
 	if err != nil {
 		return err
 	}
 	p.res.Exit = -1
-	if fenced {
+	if l.fenced {
 		p.tree = fenceTree{p.pid}
 	} else {
-		p.tree = enterSweep(p.pid, runMarks{folder: folder, stdout: inode(p.out), stderr: inode(p.errs)})
+		p.tree = enterSweep(p.pid, runMarks{folder: l.folder, stdout: inode(p.out), stderr: inode(p.errs)})
 	}
 	return nil
 }
@@ -313,11 +312,11 @@ func descriptors(err error) error {
 
 // giveAway makes the pipes the owner's: a script that opens /dev/stderr opens its pipe
 // anew, and the rights of a pipe are those of a file.
-func (p *process) giveAway(child [3]int) error {
+func (p *process) giveAway() error {
 	if p.spec.Owner == nil {
 		return nil
 	}
-	for i, fd := range child {
+	for i, fd := range p.child {
 		if i == 0 && p.in < 0 {
 			continue // a file or /dev/null
 		}
@@ -392,7 +391,7 @@ func inode(fd int) uint64 {
 }
 
 func (p *process) close() {
-	for _, fd := range []int{p.in, p.out, p.errs, p.pidfd, p.wake, p.inner} {
+	for _, fd := range []int{p.child[0], p.child[1], p.child[2], p.in, p.out, p.errs, p.pidfd, p.wake, p.inner} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}

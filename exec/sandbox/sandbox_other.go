@@ -23,3 +23,6 @@ func (s *Sandbox) Confine(string) error { return errLinux }
 
 // Limit returns an error.
 func (s *Sandbox) Limit(int) error { return errLinux }
+
+// Stamp returns nothing.
+func (s *Sandbox) Stamp() string { return "" }
