@@ -169,7 +169,8 @@ type earlierCall struct {
 	outcome *ops.Outcome
 }
 
-// again is the ticket for a call that was made before.
+// again is the ticket for a call that was made before. What it came to is replayed, but
+// not as retryable: that takes a new key.
 func (e earlierCall) again(tx journal.Tx, digest string) (Ticket, error) {
 	refused := func(f *ops.Fault) (Ticket, error) {
 		return Ticket{Call: e.id, Op: e.op, State: e.state,
@@ -184,7 +185,13 @@ func (e earlierCall) again(tx journal.Tx, digest string) (Ticket, error) {
 	case e.outcome == nil:
 		return refused(ops.Faultf(ops.InProgress, "call %s has this idempotency key and is not settled yet", e.id))
 	}
-	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: e.outcome, Replayed: true}, nil
+	o := *e.outcome
+	if o.Fault != nil && o.Fault.Retryable { // the same request leads here again, whatever has passed meanwhile
+		f := *o.Fault
+		f.Retryable = false
+		o.Fault = &f
+	}
+	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: &o, Replayed: true}, nil
 }
 
 // Submit admits one call and runs it. The ticket of a call that runs is not

@@ -1095,3 +1095,26 @@ func TestCallsArePaged(t *testing.T) {
 		t.Errorf("pages hold %q, want %q", got, want)
 	}
 }
+
+// The outcome of a call is what its key leads to for good, so a replay does not send
+// anybody for another one.
+func TestReplayIsNotRetryable(t *testing.T) {
+	var ran atomic.Int32
+	h := newHouse(t, write("t.write", func(context.Context, ops.Call) (ops.Outcome, error) {
+		ran.Add(1)
+		return ops.Failure(ops.Faultf(ops.Busy, "no room for a process; nothing ran")), nil
+	}))
+	c := ops.Call{Op: "t.write", By: ada, Key: "k", Params: json.RawMessage(`{"n":1}`), From: ops.Origin{Source: "test"}}
+	first, o := h.run(c)
+	if first.Replayed || o.Fault == nil || !o.Fault.Retryable {
+		t.Fatalf("got %+v %+v, want a retryable fault", first, o)
+	}
+	again, o := h.run(c)
+	if !again.Replayed || again.Call != first.Call || o.Fault == nil || o.Fault.Code != ops.Busy || o.Fault.Retryable || ran.Load() != 1 {
+		t.Errorf("got %+v %+v after %d runs, want the replay, not retryable", again, o, ran.Load())
+	}
+	c.Key = "another"
+	if again, _ := h.run(c); again.Replayed || ran.Load() != 2 {
+		t.Errorf("got %+v after %d runs, want another run", again, ran.Load())
+	}
+}

@@ -174,6 +174,11 @@ func TestRetryAfter(t *testing.T) {
 			if got := newExecProblem(f, service.Ticket{}).GetHeaders().Get("Retry-After"); got != want {
 				t.Errorf("%s %s of /exec: Retry-After %q, want %q", c.Code, name, got, want)
 			}
+			replay := *f
+			replay.Retryable = false
+			if got := newExecProblem(&replay, service.Ticket{Replayed: true}).GetHeaders().Get("Retry-After"); got == "1" {
+				t.Errorf("%s %s: a replay is to be asked for again", c.Code, name)
+			}
 		}
 	}
 }

@@ -54,25 +54,27 @@ func (p *Problem) GetHeaders() http.Header {
 	if p.Code == ops.Unauthenticated {
 		h.Set("WWW-Authenticate", `Bearer realm="inband"`)
 	}
-	if s := retryAfter(p.Code, p.Details); s > 0 && (p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable) {
+	if s := p.retryAfter(); s > 0 && (p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable) {
 		h.Set("Retry-After", strconv.FormatInt(s, 10))
 	}
 	return h
 }
 
 // retryAfter is after how many seconds a request may be made again: what the fault says
-// itself, or a second for what passes soon. 0 means that waiting does not help, or that
-// nobody knows how long.
-func retryAfter(code ops.Code, details map[string]any) int64 {
-	switch s := details["retry_after"].(type) {
+// itself, or a second for what passes soon. 0 means that waiting does not help, as it does
+// not for a replay, or that nobody knows how long.
+func (p *Problem) retryAfter() int64 {
+	switch s := p.Details["retry_after"].(type) {
 	case int64:
 		return s
 	case float64: // out of the journal
 		return int64(s)
 	}
-	switch code {
+	switch p.Code {
 	case ops.Busy, ops.Unavailable, ops.NotStarted:
-		return 1
+		if p.Retryable {
+			return 1
+		}
 	}
 	return 0
 }
