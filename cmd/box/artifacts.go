@@ -216,8 +216,12 @@ func (c *metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// artifactFile puts the bytes of digest in the place of path, whole or not at all.
+// artifactFile puts the bytes of digest in the place of path, whole or not at all. What
+// stands there and is no file, such as a device, keeps its place.
 func (c *client) artifactFile(ctx context.Context, digest, path string) (n int64, err error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return 0, usagef("%s is no regular file; give another, or none, and redirect the output", path)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
 		return 0, fmt.Errorf("write %s: %w", path, err)

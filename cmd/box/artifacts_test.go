@@ -1,6 +1,28 @@
 package main
 
-import "testing"
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A file is replaced, and nothing else is: not a device, not a folder.
+func TestArtifactFileReplacesFiles(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Symlink("pipe", dir+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, dir + "/link", dir, os.DevNull} {
+		var usage *usageError
+		if _, err := new(client).artifactFile(t.Context(), "sha256:", path); !errors.As(err, &usage) {
+			t.Errorf("%s: got %v, want a usage error", path, err)
+		}
+	}
+}
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]int64{
