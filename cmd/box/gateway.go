@@ -266,6 +266,7 @@ func (g *gateway) close() error {
 	cancel() // serve has given the grace
 	_ = g.door.Close(ended)
 	g.threads.Close()
+	proc.Discard()
 	err := g.release()
 	if err == nil {
 		g.log.Info("stopped")

@@ -72,6 +72,9 @@ type executor struct {
 	broken error
 	// confine makes box and that of the canary; sandbox.New but in tests.
 	confine func(sandbox.Policy) (confiner, error)
+	// ahead has the launches of calls that follow each other made ahead; nil if box does
+	// not say what they rest on.
+	ahead *proc.Ahead
 	// checks are those of the op, with their expressions.
 	checks []check
 	// known is the program, and digests are those of the files that the op names.
@@ -124,6 +127,9 @@ func prepare(op ops.Op, config Config) (*executor, error) {
 	if e.user, e.broken = config.user(&e.op); e.broken == nil {
 		e.scratch = scratch(&e.op, e.user)
 		e.box, e.broken = e.sandbox()
+	}
+	if b, ok := e.box.(interface{ Stamp() string }); ok {
+		e.ahead = &proc.Ahead{Stamp: b.Stamp}
 	}
 	return e, nil
 }
@@ -275,6 +281,9 @@ func (e *executor) execute(ctx context.Context, values ops.Values, r *Receipt) o
 	}
 	if err := confine(&spec, e.box, program); err != nil {
 		return ops.Failure(notRun(ops.Internal, "op %s: %v; nothing ran", e.op.Name, err))
+	}
+	if spec.Inside == nil { // there, nothing is confined before the process is known
+		spec.Ahead = e.ahead
 	}
 	p := e.publish(ctx, l.secrets)
 	if p != nil {

@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"inband/exec/proc"
 )
 
 // The test binary is also the program that the tests' ops run: its second word,
@@ -24,7 +26,15 @@ func TestMain(m *testing.M) {
 		// Not os.Exit and not return: under the race detector these take a second.
 		syscall.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(discarding{m})
+}
+
+// discarding ends what was made ahead when the tests are done.
+type discarding struct{ *testing.M }
+
+func (d discarding) Run() int {
+	defer proc.Discard()
+	return d.M.Run()
 }
 
 func helper(mode string, args []string) {

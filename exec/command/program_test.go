@@ -74,7 +74,7 @@ func TestReplacedProgram(t *testing.T) {
 				if out, err := e.Execute(t.Context(), call); err != nil || out.State != ops.Succeeded {
 					t.Fatalf("before: %v, %v", out, err)
 				}
-				e.box = between{e.box, func() { replace(t, path) }}
+				e.box, e.ahead = between{e.box, func() { replace(t, path) }}, nil
 				out, err := e.Execute(t.Context(), call)
 				if err != nil {
 					t.Fatal(err)

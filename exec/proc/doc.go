@@ -37,6 +37,13 @@
 // ordinary user's has one user and one group; whatever belongs to others seems to belong
 // to the overflow id, 65534, in it.
 //
+// # What is made ahead
+//
+// A run needs a folder and a thread that is fenced and confined, which takes a good part
+// of the time of a short one. While runs follow each other, an [Ahead] has them made for
+// the next run during this one. Each is still for one run only, and is not used when
+// what Confine would find has changed since, or after two seconds.
+//
 // # How the tree is ended
 //
 // Nothing that a process started outlives its run. On a deadline or a cancel the
