@@ -12,8 +12,7 @@ import (
 
 var _ ops.Binder = (*executor)(nil)
 
-// maxBound is the size of the largest file whose content an approval is bound to, in
-// bytes.
+// maxBound is the size of the largest file whose digest an approval is bound to, in bytes.
 const maxBound = 64 << 20
 
 // Bind implements [ops.Binder]. It names
@@ -21,8 +20,10 @@ const maxBound = 64 << 20
 //   - argv: the words that the program would be started with,
 //   - the program and, of a script, its interpreter: which files they are and, of the
 //     program, the digest of its content,
-//   - each further fixed word that is the path of a regular file, of at most 64 MiB, with
-//     the digest of its content: the script that a program is given,
+//   - each further fixed word that is the path of a regular file, such as the script that a
+//     program is given: which file it is, with the digest of its content. Of a file that is
+//     not for everybody to read, or longer than 64 MiB, the time of its last change stands
+//     for that: a digest, which many see, could be one of a password.
 //   - each path that the call names: which file or folder it leads to.
 //
 // What a call cannot rest on now, such as a file that is not there, is an error.
@@ -81,8 +82,8 @@ func (e *executor) Bind(call ops.Call) (map[string]string, error) {
 	return rests, nil
 }
 
-// content returns the digest of the file that a word of an argv names, "" for a word
-// that names none, or one that is no regular file or too large.
+// content returns which file a word of an argv names and what tells its content from
+// another, "" for a word that names none, or one that is no regular file.
 func (e *executor) content(word string) (string, error) {
 	real, err := filepath.EvalSymlinks(word)
 	if err != nil {
@@ -93,8 +94,8 @@ func (e *executor) content(word string) (string, error) {
 		return "", nil
 	}
 	defer f.Close()
-	if info.Size() > maxBound {
-		return "", nil
+	if info.Size() > maxBound || info.Mode().Perm()&0o004 == 0 {
+		return real + " " + identify(info).String(), nil
 	}
 	digest, err := e.digests.of(f, info)
 	if err != nil {

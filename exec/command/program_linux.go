@@ -31,9 +31,9 @@ func identify(info fs.FileInfo) identity {
 // which is the file, whatever it holds.
 func (i identity) which() string { return fmt.Sprintf("%d:%d", i.dev, i.ino) }
 
-// String is the file and when it changed last.
+// String is the file, how long it is, and when it changed last.
 func (i identity) String() string {
-	return fmt.Sprintf("%s %d.%09d", i.which(), i.ctime.Sec, i.ctime.Nsec)
+	return fmt.Sprintf("%s %d %d.%09d", i.which(), i.size, i.ctime.Sec, i.ctime.Nsec)
 }
 
 func (i identity) changed() time.Time { return time.Unix(i.ctime.Unix()) }
