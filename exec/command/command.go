@@ -32,6 +32,8 @@ type Output struct {
 	// LeftBehind names processes, at most 8, that outlived the program and were
 	// killed.
 	LeftBehind []string `json:"left_behind,omitempty"`
+	// Survivors counts the processes that could not be killed.
+	Survivors int `json:"survivors,omitempty"`
 	// Published are the files that were kept, in the order of the op file.
 	Published []ops.Published `json:"published,omitempty"`
 	// Layers is what confined the program.
@@ -381,7 +383,7 @@ func (e *executor) outcome(ctx context.Context, res proc.Result, r *Receipt, p *
 	r.Published = published
 	out := Output{
 		ExitCode: res.Exit, Truncated: res.Truncated(), DroppedBytes: res.Stdout.Dropped + res.Stderr.Dropped,
-		DurationMS: r.DurationMS, LeftBehind: res.LeftBehind,
+		DurationMS: r.DurationMS, LeftBehind: res.LeftBehind, Survivors: res.Survivors,
 		Published: published, Layers: e.box.Layers(),
 	}
 	out.Stdout, out.StdoutBase64 = render(res.Stdout)

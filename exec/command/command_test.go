@@ -15,6 +15,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"inband/exec/proc"
 	"inband/ops"
 )
 
@@ -256,6 +257,17 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	failure(t, out, ops.Failed, ops.TimedOut)
+}
+
+// A success says so when a process of it could not be killed.
+func TestSuccessWithSurvivors(t *testing.T) {
+	e, err := prepare(op(t, "argv"), testConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := success(t, e.outcome(t.Context(), proc.Result{Survivors: 2, LeftBehind: []string{"sleep"}}, e.receipt(), nil)); o.Survivors != 2 || len(o.LeftBehind) != 1 {
+		t.Errorf("got %+v", o)
+	}
 }
 
 // script puts an executable file into folder.
