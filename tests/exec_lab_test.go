@@ -228,6 +228,15 @@ func openFolder(t testing.TB) string {
 	return dir
 }
 
+// closeFolder keeps others from writing to DIR, for op files that name what is in it: an
+// op whose paths anybody can bend does not run.
+func (l *lab) closeFolder() {
+	l.t.Helper()
+	if err := os.Chmod(l.dir, 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 func (l *lab) fill(file string) string {
 	return strings.NewReplacer("PROGRAM", program(l.t), "DIR", l.dir).Replace(file)
 }

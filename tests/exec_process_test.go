@@ -121,6 +121,7 @@ ops:
     argv: [PROGRAM, act, show, --, {param: p}]
     fs: {read: [DIR/log]}
 `, "", func(l *lab) {
+		l.closeFolder()
 		for _, name := range []string{"a", "b", "syslog", "{x,y}", "$(id)", "with blank"} {
 			writeFile(t, filepath.Join(l.dir, "log", name), "the file "+name)
 			if err := os.Chmod(filepath.Join(l.dir, "log", name), 0o644); err != nil {
@@ -203,6 +204,7 @@ ops:
     argv: [/usr/bin/git, -C, DIR/repo, -c, 'safe.directory=*', --no-pager, show, --no-patch, --format=%s, --end-of-options, {param: ref}]
     fs: {read: [DIR/repo, /etc/gitconfig, /root, /nonexistent], exec: [/usr/lib/git-core]}
 `, "", func(l *lab) {
+		l.closeFolder()
 		repo := filepath.Join(l.dir, "repo")
 		for _, words := range [][]string{{"init", "-q", repo}, {"-C", repo, "commit", "-q", "--allow-empty", "-m", "the commit"}, {"-C", repo, "branch", "feature/-x"}} {
 			cmd := exec.Command("/usr/bin/git", words...)
@@ -343,6 +345,7 @@ ops:
   test.drop: {summary: Have find start what stands in a folder that it may write to., side_effecting: true, argv: [/usr/bin/find, DIR/here, -maxdepth, '0', -exec, DIR/here/dropped, ;], fs: {write: [DIR/here]}}
   test.named: {summary: Have find start what its op names., side_effecting: false, argv: [/usr/bin/find, DIR/here, -maxdepth, '0', -exec, /usr/bin/id, ;], fs: {read: [DIR/here], exec: [/usr/bin/id]}}
 `, everything, func(l *lab) {
+		l.closeFolder()
 		writeFile(t, filepath.Join(l.dir, "here", "dropped"), "#!/bin/sh\necho uid=dropped\n")
 		if err := errors.Join(os.Chmod(filepath.Join(l.dir, "here"), 0o777), os.Chmod(filepath.Join(l.dir, "here", "dropped"), 0o755)); err != nil {
 			t.Fatal(err)

@@ -65,6 +65,7 @@ func Canary() {
 // Prove starts this program as a canary in the sandbox of each kind that the ops of
 // bound have, and disables the ops whose sandbox does not hold: their calls are
 // SANDBOX_UNAVAILABLE. Kinds differ in their layers; the paths of an op are rules within one.
+// Before that it disables those with a path that another one of bound could bend.
 // It returns what did not hold. It must be done before any of the ops is executed, and
 // main must call [Canary].
 func Prove(ctx context.Context, bound []ops.Bound) error {
@@ -89,7 +90,7 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 		return fmt.Errorf("a file for the canary: %w", err)
 	}
 	proved := map[string]error{}
-	var errs []error
+	errs := disentangle(bound)
 	for _, b := range bound {
 		e, ok := b.Executor.(*executor)
 		if !ok || e.broken != nil || e.op.Command.Unconfined {

@@ -130,6 +130,9 @@ func prepare(op ops.Op, config Config) (*executor, error) {
 		e.scratch = scratch(&e.op, e.user)
 		e.box, e.broken = e.sandbox()
 	}
+	if e.broken == nil && !e.op.Command.Unconfined {
+		e.broken = e.straight()
+	}
 	if b, ok := e.box.(interface{ Stamp() string }); ok {
 		e.ahead = &proc.Ahead{Stamp: b.Stamp}
 	}
