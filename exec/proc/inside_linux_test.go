@@ -62,6 +62,9 @@ func sh(t testing.TB, script string) Spec {
 	return Spec{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Scratch: t.TempDir(), Timeout: time.Minute, OutputMax: 64 << 10}
 }
 
+// asleep is a script that waits until what was put into the background is a sleep.
+const asleep = `until read -r name </proc/$!/comm && [ "$name" = sleep ]; do :; done; `
+
 // How a process ends is told the same whether it runs in namespaces or not.
 func TestInsideEndsAsOutside(t *testing.T) {
 	outAndIn(t, func(t *testing.T, put func(Spec) Spec) {
@@ -80,11 +83,11 @@ func TestInsideEndsAsOutside(t *testing.T) {
 			{"cat", func(s *Spec) { s.Stdin = bytes.Repeat([]byte("0123456789abcde\n"), 4096) }, "exit 0, signal 0, stopped , left [], out " + strings.Repeat("0123456789abcde\n", 4096)},
 			{"cat <&3; ls /proc/self/fd", func(s *Spec) { s.Files = []*os.File{pipeOf(t, "third\n")} }, "exit 0, signal 0, stopped , left [], out third\n0\n1\n2\n3\n4\n"},
 			{"sleep 1000", func(s *Spec) { s.Timeout = 100 * time.Millisecond }, "exit -1, signal 15, stopped deadline, left [], out "},
-			{"trap '' TERM; sleep 1000; sleep 1000", func(s *Spec) { s.Timeout, s.Grace = 200*time.Millisecond, 50*time.Millisecond }, "exit -1, signal 9, stopped deadline, left [], out "},
-			{"trap 'echo told; exit 3' TERM; sleep 1000 & wait", func(s *Spec) { s.Timeout = 200 * time.Millisecond }, "exit 3, signal 0, stopped deadline, left [], out told\n"},
-			{"sleep 1000 & sleep 0.2; exit 4", nil, "exit 4, signal 0, stopped , left [sleep], out "},
-			{"setsid sleep 1000 & (setsid setsid sleep 1000 &) ; sleep 0.2; exit 5", nil, "exit 5, signal 0, stopped , left [sleep sleep], out "},
-			{"(exit 9) & (exit 8) & sleep 0.05; exit 1", nil, "exit 1, signal 0, stopped , left [], out "},
+			{"trap '' TERM; sleep 1000; sleep 1000", func(s *Spec) { s.Timeout, s.Grace = time.Second, 50*time.Millisecond }, "exit -1, signal 9, stopped deadline, left [], out "},
+			{"trap 'echo told; exit 3' TERM; sleep 1000 & wait", func(s *Spec) { s.Timeout = time.Second }, "exit 3, signal 0, stopped deadline, left [], out told\n"},
+			{"sleep 1000 & " + asleep + "exit 4", nil, "exit 4, signal 0, stopped , left [sleep], out "},
+			{"setsid sleep 1000 & " + asleep + "sleep 1000 & " + asleep + "exit 5", nil, "exit 5, signal 0, stopped , left [sleep sleep], out "},
+			{"(exit 9) & (exit 8) & wait; exit 1", nil, "exit 1, signal 0, stopped , left [], out "},
 			{"env; pwd | sed s,.*/,, | cut -c 1-10; umask; cat /proc/self/stat | cut -d ' ' -f 7", func(s *Spec) { s.Env = append(s.Env, "A=b c", "GODEBUG=x") },
 				"exit 0, signal 0, stopped , left [], out A=b c\nGODEBUG=x\nPATH=/usr/bin:/bin\ninband-run\n0077\n0\n"},
 		} {
@@ -230,7 +233,7 @@ func TestInsideDiesWithTheGateway(t *testing.T) {
 	}
 	dir := t.TempDir()
 	word := "4" + strconv.Itoa(os.Getpid())
-	cmd := exec.Command(exe, dir, `(trap "" TERM; cd /; setsid setsid sleep `+word+` </dev/null >/dev/null 2>&1 &); sleep 0.1; echo >`+dir+`/ready; exec sleep `+word)
+	cmd := exec.Command(exe, dir, `(trap "" TERM; cd /; setsid setsid sleep `+word+` </dev/null >/dev/null 2>&1 &); echo >`+dir+`/ready; exec sleep `+word)
 	cmd.Env = helperEnv("inside")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
