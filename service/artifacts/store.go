@@ -347,17 +347,5 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Has reports whether there are bytes of this name, without reading them.
-func (s *Store) Has(d Digest) (bool, error) {
-	if !d.Valid() {
-		return false, nil
-	}
-	_, err := s.root.Lstat(d.file())
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // String names the store's folder, for messages.
 func (s *Store) String() string { return strings.TrimSuffix(s.root.Name(), "/") }
