@@ -95,7 +95,7 @@ type confiner interface {
 var _ ops.Executor = (*executor)(nil)
 
 // New returns what runs op, a command op. An error means that op cannot be run
-// as things are and names the reason; see Check for those of the program.
+// as things are and names the reason.
 func New(op ops.Op, config Config) (ops.Executor, error) {
 	e, err := prepare(op, config)
 	if err != nil {

@@ -284,17 +284,17 @@ func script(t *testing.T, folder, name string) string {
 	return file
 }
 
-func TestCheck(t *testing.T) {
+func TestProgramsThatMayStart(t *testing.T) {
 	dir := t.TempDir()
 	good := script(t, dir, "good")
-	if err := Check(good); err != nil {
+	if err := checkProgram(good); err != nil {
 		t.Errorf("good: %v", err)
 	}
 	link := filepath.Join(dir, "link")
 	if err := os.Symlink(good, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := Check(link); err != nil {
+	if err := checkProgram(link); err != nil {
 		t.Errorf("link to good: %v", err)
 	}
 	writable := script(t, dir, "writable")
@@ -318,7 +318,7 @@ func TestCheck(t *testing.T) {
 		inOpen:                        "folder " + open + ": anybody may write",
 		good + "/x":                   "not a directory",
 	} {
-		if err := Check(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), filepath.Base(path)) && path != toWritable {
+		if err := checkProgram(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), filepath.Base(path)) && path != toWritable {
 			t.Errorf("%s: got %v, want %q", path, err, want)
 		}
 	}
@@ -327,13 +327,13 @@ func TestCheck(t *testing.T) {
 		if err := os.Chown(foreign, 4321, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := Check(foreign); err == nil || !strings.Contains(err.Error(), "belongs to user 4321") {
+		if err := checkProgram(foreign); err == nil || !strings.Contains(err.Error(), "belongs to user 4321") {
 			t.Errorf("foreign: got %v", err)
 		}
 		group := script(t, dir, "group")
 		os.Chown(group, 0, 4321)
 		os.Chmod(group, 0o775)
-		if err := Check(group); err == nil || !strings.Contains(err.Error(), "group 4321 may write") {
+		if err := checkProgram(group); err == nil || !strings.Contains(err.Error(), "group 4321 may write") {
 			t.Errorf("group: got %v", err)
 		}
 		// What stands between a name and its program: a folder in the middle of two
@@ -343,19 +343,19 @@ func TestCheck(t *testing.T) {
 		if err := errors.Join(os.Mkdir(middle, 0o755), os.Symlink(good, middle+"/good"), os.Symlink("middle/good", ours), os.Symlink(good, theirs), os.Lchown(theirs, 4321, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if err := Check(ours); err != nil {
+		if err := checkProgram(ours); err != nil {
 			t.Errorf("through a folder: %v", err)
 		}
-		if err := Check(theirs); err == nil || !strings.Contains(err.Error(), "the link "+theirs+": it belongs to user 4321") {
+		if err := checkProgram(theirs); err == nil || !strings.Contains(err.Error(), "the link "+theirs+": it belongs to user 4321") {
 			t.Errorf("a link of somebody else: got %v", err)
 		}
 		os.Chmod(middle, 0o777)
-		if err := Check(ours); err == nil || !strings.Contains(err.Error(), "folder "+middle+": anybody may write") {
+		if err := checkProgram(ours); err == nil || !strings.Contains(err.Error(), "folder "+middle+": anybody may write") {
 			t.Errorf("a link in an open folder: got %v", err)
 		}
 		os.Chown(middle, 0, 4321)
 		os.Chmod(middle, 0o775)
-		if err := Check(ours); err == nil || !strings.Contains(err.Error(), "folder "+middle+": group 4321 may write") {
+		if err := checkProgram(ours); err == nil || !strings.Contains(err.Error(), "folder "+middle+": group 4321 may write") {
 			t.Errorf("a link in the folder of a group: got %v", err)
 		}
 	}

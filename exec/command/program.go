@@ -36,8 +36,9 @@ type programFile struct {
 // maxScripts is how deep the kernel follows scripts.
 const maxScripts = 5
 
-// examine looks at the program at path as Check does, and takes the digest of its file.
-// A file that is to have another digest than pin is an error; "" is none.
+// examine looks at the program at path and, of a script, at its interpreter, as
+// openProgram does, and takes the digest of its file. A file that is to have another digest
+// than pin is an error; "" is none.
 //
 // What was found is remembered for a program that is no script and has been left alone:
 // as long as the very same file is there, with its owner, mode and content, it does not
@@ -133,18 +134,6 @@ func interpreter(f *os.File) (string, error) {
 	return string(words[0]), nil
 }
 
-// Check says why the program at path must not be started, nil if it may. The
-// file behind path must be an executable that belongs to root or to the gateway's
-// user and that nobody else may write to; neither may anybody else be able to put
-// another in its place, in any folder on the way to it. The same holds for the
-// interpreter of a script.
-//
-// The error is an fs.ErrNotExist when there is no such program.
-func Check(path string) error {
-	_, err := new(executor).examine(path, "")
-	return err
-}
-
 // Usable says why a call of what x runs would not be started now, nil if it would or if
 // x is none of Bind's. It costs no more than a look at the program's file as long as that
 // is left alone.
@@ -155,7 +144,10 @@ func Usable(x ops.Executor) error {
 	return nil
 }
 
-// openProgram opens the file behind path and checks what was opened.
+// openProgram opens the file behind path and checks what was opened: it must be an
+// executable that belongs to root or to the gateway's user and that nobody else may write
+// to; neither may anybody else be able to put another in its place, in any folder on the
+// way to it. The error is an fs.ErrNotExist when there is no such program.
 func openProgram(path string) (*os.File, fs.FileInfo, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return nil, nil, fmt.Errorf("program %q: not a clean absolute path", path)
