@@ -24,13 +24,12 @@ const thisProgram = "/proc/self/exe"
 // initTime bounds how long an init takes until its process is about to begin.
 const initTime = 30 * time.Second
 
-// order is what an init gets.
+// order is what an init gets. Words are bytes in it, since JSON keeps no text that is not
+// UTF-8 as it is.
 type order struct {
 	// Path is empty for a try: then there is no process, only what is around one.
-	Path   string
-	Argv   []string
-	Env    []string
-	Folder string
+	Path, Folder []byte
+	Argv, Env    [][]byte
 	// Map is the ids that the init maps into its user namespace, nil if it has none or
 	// they are mapped.
 	Map  *Owner
@@ -44,7 +43,7 @@ type message struct {
 	Errno int    `json:",omitempty"` // that of the error, if it had one
 
 	Status unix.WaitStatus `json:",omitempty"`
-	Left   []string        `json:",omitempty"` // as Result.LeftBehind
+	Left   [][]byte        `json:",omitempty"` // as Result.LeftBehind
 }
 
 // maxMessage bounds a message, in bytes. A name in it has at most 15.
@@ -130,9 +129,9 @@ func (o *order) inUser(attr *syscall.SysProcAttr) error {
 // as its descriptors. After an error nothing runs.
 func (p *process) enterInside(ctx context.Context, folder string, files []uintptr) error {
 	in := p.spec.Inside
-	o := order{Path: p.spec.Path, Argv: p.spec.Argv, Env: p.spec.Env, Folder: folder, Task: in.Task}
+	o := order{Path: []byte(p.spec.Path), Argv: convert[[]byte](p.spec.Argv), Env: convert[[]byte](p.spec.Env), Folder: []byte(folder), Task: in.Task}
 	if p.spec.try {
-		o.Path = ""
+		o.Path = nil
 	}
 	attr := &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, PidFD: &p.pidfd,
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWNS}
@@ -274,7 +273,10 @@ func (p *process) account() (left []string) {
 	default:
 		p.unknown("the init of its namespaces did not say how it ended: " + err.Error())
 	}
-	return m.Left
+	if len(m.Left) == 0 {
+		return nil
+	}
+	return convert[string](m.Left)
 }
 
 // Init must be called by main before anything else but what may likewise exit. In a
@@ -357,7 +359,7 @@ func (i *inner) start(prepare func([]byte) (Hooks, error)) error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	if o.Path == "" {
+	if len(o.Path) == 0 {
 		return i.begin()
 	}
 	hooks, err := prepare(o.Task)
@@ -377,7 +379,7 @@ func (i *inner) start(prepare func([]byte) (Hooks, error)) error {
 		return err
 	}
 	if hooks.Confine != nil {
-		if err := hooks.Confine(o.Folder); err != nil {
+		if err := hooks.Confine(string(o.Folder)); err != nil {
 			return fmt.Errorf("confine: %w", err)
 		}
 	}
@@ -385,7 +387,7 @@ func (i *inner) start(prepare func([]byte) (Hooks, error)) error {
 	for fd := range files {
 		files[fd] = uintptr(fd)
 	}
-	i.p.pid, err = syscall.ForkExec(o.Path, o.Argv, &syscall.ProcAttr{Dir: o.Folder, Env: append([]string{}, o.Env...), Files: files,
+	i.p.pid, err = syscall.ForkExec(string(o.Path), convert[string](o.Argv), &syscall.ProcAttr{Dir: string(o.Folder), Env: convert[string](o.Env), Files: files,
 		Sys: &syscall.SysProcAttr{Setsid: true, Ptrace: true, Pdeathsig: syscall.SIGKILL}})
 	if err != nil {
 		return err
@@ -452,7 +454,7 @@ func (i *inner) serve() {
 			i.tell(message{Error: err.Error()})
 			return
 		default:
-			elsewhere(func() { i.tell(message{Status: status, Left: others()}) })
+			elsewhere(func() { i.tell(message{Status: status, Left: convert[[]byte](others())}) })
 			return
 		}
 	}
@@ -483,6 +485,16 @@ func mapIDs(o Owner) error {
 		}
 	}
 	return nil
+}
+
+// convert returns words as bytes or as strings, and not nil: that would be the environment
+// of this process.
+func convert[To, From []byte | string](words []From) []To {
+	all := make([]To, 0, len(words))
+	for _, w := range words {
+		all = append(all, To(w))
+	}
+	return all
 }
 
 // sealed returns a file in memory that nobody can change.

@@ -73,6 +73,8 @@ func TestInsideEndsAsOutside(t *testing.T) {
 			change func(*Spec)
 			want   string
 		}{
+			{"printf %s \"$A\"; printf %s \"$0\"", func(s *Spec) { s.Env, s.Argv = append(s.Env, "A=\xff\n\xc3<"), append(s.Argv, "\xfe>") },
+				"exit 0, signal 0, stopped , left [], out \xff\n\xc3<\xfe>"},
 			{"exit 0", nil, "exit 0, signal 0, stopped , left [], out "},
 			{"echo out; exit 7", nil, "exit 7, signal 0, stopped , left [], out out\n"},
 			{"exit 255", nil, "exit 255, signal 0, stopped , left [], out "},
@@ -104,6 +106,9 @@ func TestInsideEndsAsOutside(t *testing.T) {
 			slices.Sort(res.LeftBehind)
 			if got := fmt.Sprintf("exit %d, signal %d, stopped %s, left %v, out %s", res.Exit, res.Signal, res.Stopped, res.LeftBehind, res.Stdout.Head); got != c.want {
 				t.Errorf("%s: got %.300s, want %.300s (%s)", c.script, got, c.want, res.Stderr.Head)
+			}
+			if res.LeftBehind != nil && len(res.LeftBehind) == 0 {
+				t.Errorf("%s: nothing was left behind, and that is not nil", c.script)
 			}
 			if left, _ := os.ReadDir(spec.Scratch); len(left) != 0 {
 				t.Errorf("%s: left in the scratch folder: %v", c.script, left)
