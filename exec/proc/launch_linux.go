@@ -120,7 +120,8 @@ func (a *Ahead) take(spec *Spec) (*launch, error) {
 	if hot && len(aheads) < maxAhead {
 		a.next = &ahead{stamp: stamp, made: make(chan struct{})}
 		aheads[a.next] = struct{}{}
-		go a.make(a.next, *spec)
+		// Only what a launch is made of: the rest, secrets perhaps, is this run's.
+		go a.make(a.next, Spec{Confine: spec.Confine, Owner: spec.Owner, Scratch: spec.Scratch})
 	}
 	aheadsMu.Unlock()
 	if next == nil {
