@@ -63,34 +63,16 @@ func Canary() {
 }
 
 // Prove starts this program as a canary in the sandbox of each kind that the ops of
-// bound have, and disables the ops whose sandbox does not hold: their calls are
-// SANDBOX_UNAVAILABLE. Kinds differ in their layers; the paths of an op are rules within one.
-// Before that it disables those with a path that another one of bound could bend.
-// It returns what did not hold. It must be done before any of the ops is executed, and
-// main must call [Canary].
+// bound have, and disables the ops whose sandbox does not hold, or cannot be proved to:
+// their calls are SANDBOX_UNAVAILABLE. Kinds differ in their layers; the paths of an op
+// are rules within one. Before that it disables those with a path that another one of
+// bound could bend. It returns what did not hold. It must be done before any of the ops
+// is executed, and main must call [Canary].
 func Prove(ctx context.Context, bound []ops.Bound) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program for the canary: %w", err)
-	}
-	parent := ""
-	for _, b := range bound {
-		if e, ok := b.Executor.(*executor); ok && e.scratch != "" {
-			parent = e.scratch
-		}
-	}
-	dir, err := os.MkdirTemp(parent, "inband-canary-")
-	if err != nil {
-		return fmt.Errorf("a folder for the canary: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "file")
-	// Open to everybody, so that nothing but the sandbox keeps whichever user from it.
-	if err := errors.Join(os.WriteFile(file, []byte("x"), 0o600), os.Chmod(file, 0o666), os.Chmod(dir, 0o777)); err != nil {
-		return fmt.Errorf("a file for the canary: %w", err)
-	}
-	proved := map[string]error{}
 	errs := disentangle(bound)
+	self, file, remove, noBait := bait(bound)
+	defer remove()
+	proved := map[string]error{}
 	for _, b := range bound {
 		e, ok := b.Executor.(*executor)
 		if !ok || e.broken != nil || e.op.Command.Unconfined {
@@ -102,16 +84,47 @@ func Prove(ctx context.Context, bound []ops.Bound) error {
 			return err
 		}
 		why, done := proved[string(kind)]
-		if !done {
-			why = e.prove(ctx, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Metadata: l.Metadata, RunAs: l.RunAs})
+		switch {
+		case noBait != nil:
+			why = fmt.Errorf("its sandbox cannot be proved: %w", noBait)
+		case !done:
+			if why = e.prove(ctx, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Metadata: l.Metadata, RunAs: l.RunAs}); why != nil {
+				why = fmt.Errorf("its sandbox does not hold: %w", why)
+			}
 			proved[string(kind)] = why
 		}
 		if why != nil {
-			e.broken = fmt.Errorf("its sandbox does not hold: %w", why)
-			errs = append(errs, fmt.Errorf("op %s is disabled: %w", e.op.Name, e.broken))
+			e.broken = why
+			errs = append(errs, fmt.Errorf("op %s is disabled: %w", e.op.Name, why))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// bait finds what canaries are, which is this program, and makes a file that they must
+// not get to.
+func bait(bound []ops.Bound) (self, file string, remove func(), err error) {
+	remove = func() {}
+	if self, err = os.Executable(); err != nil {
+		return "", "", remove, fmt.Errorf("find this program for the canary: %w", err)
+	}
+	parent := ""
+	for _, b := range bound {
+		if e, ok := b.Executor.(*executor); ok && e.scratch != "" {
+			parent = e.scratch
+		}
+	}
+	dir, err := os.MkdirTemp(parent, "inband-canary-")
+	if err != nil {
+		return "", "", remove, fmt.Errorf("a folder for the canary: %w", err)
+	}
+	remove = func() { os.RemoveAll(dir) }
+	file = filepath.Join(dir, "file")
+	// Open to everybody, so that nothing but the sandbox keeps whichever user from it.
+	if err := errors.Join(os.WriteFile(file, []byte("x"), 0o600), os.Chmod(file, 0o666), os.Chmod(dir, 0o777)); err != nil {
+		return "", "", remove, fmt.Errorf("a file for the canary: %w", err)
+	}
+	return self, file, remove, nil
 }
 
 // The least that a canary needs to say what it found. That lower limits are set as these

@@ -2,6 +2,7 @@ package command
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -121,5 +122,28 @@ func TestProveHolds(t *testing.T) {
 	}
 	if err := Prove(t.Context(), bound); err != nil {
 		t.Error(err)
+	}
+}
+
+// Where no canary can be sent, no op that it would have proved runs.
+func TestCannotProve(t *testing.T) {
+	o := op(t, "argv")
+	o.Command.Argv, o.Command.RunAs = []ops.Arg{word("/bin/true")}, own()
+	e, err := prepare(o, testConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.scratch = ""
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "not-there"))
+	bound := []ops.Bound{{Op: o, Executor: e}}
+	if err := Prove(t.Context(), bound); err == nil || !strings.Contains(err.Error(), "cannot be proved") {
+		t.Errorf("got %v", err)
+	}
+	out, err := e.Execute(t.Context(), ops.Call{Params: []byte(`{}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := failure(t, out, ops.Failed, ops.NoSandbox); f.Details["started"] != false {
+		t.Errorf("got %v", f.Details)
 	}
 }
