@@ -293,7 +293,7 @@ func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) {
 		}
 		var broke *opError
 		switch {
-		case errors.Is(err, errNotOpen):
+		case errors.Is(err, errNotOpen), errors.Is(err, errNotPending):
 			d.log.Warn("outcome not written: the call is settled already", "call", t.call.ID, "op", t.call.Op)
 			return
 		case errors.As(err, &broke):
