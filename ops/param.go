@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -353,7 +354,12 @@ const (
 	hostNumber = `(?:^|\.)(?:[0-9]+|0[xX][0-9A-Fa-f]*)$`
 )
 
-var hostNameRE, hostNumberRE = regexp.MustCompile(hostName), regexp.MustCompile(hostNumber)
+var (
+	// Its counted repetitions take milliseconds to compile, which most starts of box need
+	// not wait for.
+	hostNameRE   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(hostName) })
+	hostNumberRE = regexp.MustCompile(hostNumber)
+)
 
 // host returns the canonical form of a host name or an address.
 func host(s string) (any, string) {
@@ -366,7 +372,7 @@ func host(s string) (any, string) {
 	switch {
 	case len(s) > maxHost:
 		return nil, fmt.Sprintf("is longer than %d bytes", maxHost)
-	case !hostNameRE.MatchString(s):
+	case !hostNameRE().MatchString(s):
 		return nil, "is neither a host name nor an address"
 	case hostNumberRE.MatchString(s):
 		return nil, "ends in a number and is no address"
