@@ -308,7 +308,7 @@ func (r *fileReader) list(n *node, what string, most, mostEach int) []string {
 	return out
 }
 
-var providerName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+var providerName = lazily(`^[a-z][a-z0-9-]{0,63}$`)
 
 func (r *fileReader) top(root *node, f *File) {
 	var opsNode *node
@@ -317,7 +317,7 @@ func (r *fileReader) top(root *node, f *File) {
 			f.Provider = r.text(n, "provider", 64)
 			switch {
 			case n.kind != stringNode:
-			case !providerName.MatchString(f.Provider):
+			case !providerName().MatchString(f.Provider):
 				r.bad(n.line, "provider %q: want lower-case letters, digits and -, beginning with a letter", f.Provider)
 			case f.Provider == NativeProvider:
 				r.bad(n.line, "provider %s is the gateway's own; choose another", NativeProvider)
@@ -381,13 +381,13 @@ func (r *fileReader) op(e entry, provider string) Op {
 		"network": func(n *node) { network, op.Command.Network = n, r.network(n) },
 		"sandbox": func(n *node) { box, op.Command.Unconfined, op.Command.Require = n, n.text == "none", r.sandbox(n) },
 		"run_as": func(n *node) {
-			if op.Command.RunAs = r.text(n, "run_as", 40); n.kind == stringNode && !userName.MatchString(op.Command.RunAs) {
+			if op.Command.RunAs = r.text(n, "run_as", 40); n.kind == stringNode && !userName().MatchString(op.Command.RunAs) {
 				r.bad(n.line, "run_as %q: want the name of a user: a small letter or _, then small letters, digits, _ or -, at most 32", clip(op.Command.RunAs))
 			}
 		},
 		"env": func(n *node) { op.Command.Env = r.env(n) },
 		"sha256": func(n *node) {
-			if op.Command.SHA256 = r.text(n, "sha256", 100); n.kind == stringNode && !sha256Hex.MatchString(op.Command.SHA256) {
+			if op.Command.SHA256 = r.text(n, "sha256", 100); n.kind == stringNode && !sha256Hex().MatchString(op.Command.SHA256) {
 				r.bad(n.line, "sha256 %q: want 64 hexadecimal digits, small letters, as sha256sum prints them", clip(op.Command.SHA256))
 			}
 		},
@@ -483,8 +483,8 @@ func (p Paths) holds(folder string) bool {
 }
 
 var (
-	userName  = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
-	sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	userName  = lazily(`^[a-z_][a-z0-9_-]{0,31}$`)
+	sha256Hex = lazily(`^[0-9a-f]{64}$`)
 	rateForm  = regexp.MustCompile(`^([1-9][0-9]{0,5})/([smh])$`)
 )
 
@@ -710,14 +710,14 @@ func (r *fileReader) sandbox(n *node) (require []string) {
 	return require
 }
 
-var catalogWord = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+var catalogWord = lazily(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
 func (r *fileReader) catalog(n *node) *Catalog {
 	c := new(Catalog)
 	words := func(n *node, what string) []string {
 		list := r.list(n, what, 32, 64)
 		for _, w := range list {
-			if !catalogWord.MatchString(w) {
+			if !catalogWord().MatchString(w) {
 				r.bad(n.line, "%s: %q: want lower-case letters, digits and -", what, clip(w))
 			}
 		}
@@ -732,7 +732,7 @@ func (r *fileReader) catalog(n *node) *Catalog {
 	r.mapping(n, "catalog", fields{
 		"label": func(n *node) { c.Label = r.text(n, "label", 100) },
 		"group": func(n *node) {
-			if c.Group = r.text(n, "group", 64); n.kind == stringNode && !catalogWord.MatchString(c.Group) {
+			if c.Group = r.text(n, "group", 64); n.kind == stringNode && !catalogWord().MatchString(c.Group) {
 				r.bad(n.line, "group %q: want lower-case letters, digits and -", clip(c.Group))
 			}
 		},

@@ -27,7 +27,7 @@ type ending struct {
 	none bool
 }
 
-var endWord = regexp.MustCompile(`^-[A-Za-z0-9-]{1,63}$`)
+var endWord = lazily(`^-[A-Za-z0-9-]{1,63}$`)
 
 func (r *fileReader) ending(n *node) ending {
 	s := r.text(n, "end_of_options", 300)
@@ -36,7 +36,7 @@ func (r *fileReader) ending(n *node) ending {
 	case n.kind != stringNode:
 	case none && strings.TrimSpace(why) != "":
 		return ending{line: n.line, none: true}
-	case endWord.MatchString(s) && s != placeholder:
+	case endWord().MatchString(s) && s != placeholder:
 		return ending{line: n.line, word: s}
 	default:
 		r.bad(n.line, "end_of_options: want \"unsupported because\" and the reason, or the program's own word, which %s in argv becomes", placeholder)
@@ -172,7 +172,7 @@ func Dispatches(argv []Arg, params Params) string {
 // ld.so, ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, ld-musl-x86_64.so.1, ld64.so.2.
 var loader = regexp.MustCompile(`^ld[0-9]*(-.*)?\.so(\.[0-9]+)?$`)
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+var envName = lazily(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // maxEnv is the most variables that an op may set.
 const maxEnv = 64
@@ -186,7 +186,7 @@ func (r *fileReader) env(n *node) (env []EnvVar) {
 	for _, e := range n.entries {
 		v := EnvVar{Name: e.key}
 		what := "the variable " + clip(e.key)
-		if !envName.MatchString(e.key) {
+		if !envName().MatchString(e.key) {
 			r.bad(e.line, "variable %q: want a letter or _, then letters, digits or _, at most 128", clip(e.key))
 		} else if why := steers(e.key); why != "" {
 			r.bad(e.line, "%s: %s; remove it, and write what the program needs into argv or its own configuration", what, why)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -17,6 +18,12 @@ type OpName string
 
 // MaxNameLen is the longest op name, in bytes.
 const MaxNameLen = 128
+
+// lazily returns what compiles expr when it is first asked for: counted repetitions
+// take a while, for which no start of the program need wait, nor of its canaries.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 var opName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:/-]*$`)
 
@@ -34,10 +41,10 @@ func NewCallID() CallID { return CallID(newID("c-")) }
 // [a-z0-9][a-z0-9._-]*, at most 64 bytes.
 type IdentityID string
 
-var identityID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+var identityID = lazily(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // Valid reports whether id has the form of an identity id.
-func (id IdentityID) Valid() bool { return identityID.MatchString(string(id)) }
+func (id IdentityID) Valid() bool { return identityID().MatchString(string(id)) }
 
 // Role says what kind of identity one is. A role is given when the identity is
 // made and never changes.
@@ -291,11 +298,11 @@ type EnvVar struct {
 // launched, and the value is written nowhere.
 type CredentialRef string
 
-var credentialRef = regexp.MustCompile(`^(file|env|systemd):[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
+var credentialRef = lazily(`^(file|env|systemd):[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
 
 // Valid reports whether r has the form of a reference. It says nothing about whether
 // there is such a credential.
-func (r CredentialRef) Valid() bool { return credentialRef.MatchString(string(r)) }
+func (r CredentialRef) Valid() bool { return credentialRef().MatchString(string(r)) }
 
 // Check is one condition on a run. Exactly one of its members is set.
 type Check struct {

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"sort"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -115,11 +114,11 @@ type Params []Param
 //     stands for.
 type Values map[string]any
 
-var paramName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
+var paramName = lazily(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
 
 // compile checks the declaration of p and prepares its check.
 func (p *Param) compile() error {
-	if !paramName.MatchString(p.Name) {
+	if !paramName().MatchString(p.Name) {
 		return fmt.Errorf("parameter name %q: want a letter or _, then letters, digits, _ or -, at most 64", p.Name)
 	}
 	bad := func(format string, args ...any) error {
@@ -355,9 +354,7 @@ const (
 )
 
 var (
-	// Its counted repetitions take milliseconds to compile, which most starts of box need
-	// not wait for.
-	hostNameRE   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(hostName) })
+	hostNameRE   = lazily(hostName)
 	hostNumberRE = regexp.MustCompile(hostNumber)
 )
 
@@ -408,11 +405,11 @@ func addressPatterns() (v4, v6 string) {
 const durationForm = `^(?:[0-9]{1,9}(?:\.[0-9]{1,9})?h)?(?:[0-9]{1,9}(?:\.[0-9]{1,9})?m)?(?:[0-9]{1,9}(?:\.[0-9]{1,9})?s)?` +
 	`(?:[0-9]{1,15}ms)?(?:[0-9]{1,15}us)?(?:[0-9]{1,15}ns)?$`
 
-var durationRE = regexp.MustCompile(durationForm)
+var durationRE = lazily(durationForm)
 
 // count returns how many units s lasts.
 func (p *Param) count(s string) (any, string) {
-	if s == "" || !durationRE.MatchString(s) {
+	if s == "" || !durationRE().MatchString(s) {
 		return nil, "is not a duration"
 	}
 	d, err := time.ParseDuration(s)

@@ -110,7 +110,10 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if err = g.enclose(); err != nil {
 		return err
 	}
-	g.layers = machineLayers()
+	// Beside the rest: trying what the kernel has takes a process of its own.
+	var layers sync.WaitGroup
+	layers.Go(func() { g.layers = machineLayers() })
+	defer layers.Wait()
 	if g.notary, err = notary.Open(ctx, notary.Config{Store: g.store, Folder: g.cfg.Folder.audit(), Log: g.log}); err != nil {
 		return err
 	}
@@ -163,8 +166,9 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return err
 	}
 	g.native = []ops.Bound{service.ToolsList(g.door), service.BoxExec(reads), threads.DMSend(g.policy)}
-	g.logLayers()
 	set, err := g.load()
+	layers.Wait()
+	g.logLayers()
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"inband/exec/proc"
@@ -70,35 +72,61 @@ func Canary() {
 // is executed, and main must call [Canary].
 func Prove(ctx context.Context, bound []ops.Bound) error {
 	errs := disentangle(bound)
-	self, file, remove, noBait := bait(bound)
-	defer remove()
-	proved := map[string]error{}
+	var kinds [][]*executor
+	index := map[string]int{}
 	for _, b := range bound {
 		e, ok := b.Executor.(*executor)
 		if !ok || e.broken != nil || e.op.Command.Unconfined {
 			continue
 		}
-		l := e.box.Layers()
-		kind, err := json.Marshal(l)
+		layers, err := json.Marshal(e.box.Layers())
 		if err != nil {
 			return err
 		}
-		why, done := proved[string(kind)]
-		switch {
-		case noBait != nil:
-			why = fmt.Errorf("its sandbox cannot be proved: %w", noBait)
-		case !done:
-			if why = e.prove(ctx, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Metadata: l.Metadata, RunAs: l.RunAs}); why != nil {
-				why = fmt.Errorf("its sandbox does not hold: %w", why)
-			}
-			proved[string(kind)] = why
+		i, known := index[string(layers)]
+		if !known {
+			i = len(kinds)
+			index[string(layers)], kinds = i, append(kinds, nil)
 		}
-		if why != nil {
-			e.broken = why
-			errs = append(errs, fmt.Errorf("op %s is disabled: %w", e.op.Name, why))
+		kinds[i] = append(kinds[i], e)
+	}
+	for i, why := range proveEach(ctx, bound, kinds) {
+		for _, e := range kinds[i] {
+			if e.broken = why; why != nil {
+				errs = append(errs, fmt.Errorf("op %s is disabled: %w", e.op.Name, why))
+			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// proveEach sends a canary for each of kinds, several at once since a gateway waits for
+// them to start, and returns what is wrong with each.
+func proveEach(ctx context.Context, bound []ops.Bound, kinds [][]*executor) []error {
+	wrong := make([]error, len(kinds))
+	self, file, remove, err := bait(bound)
+	defer remove()
+	if err != nil {
+		for i := range wrong {
+			wrong[i] = fmt.Errorf("its sandbox cannot be proved: %w", err)
+		}
+		return wrong
+	}
+	var canaries sync.WaitGroup
+	slots := make(chan struct{}, 2*runtime.GOMAXPROCS(0))
+	for i, k := range kinds {
+		slots <- struct{}{}
+		canaries.Go(func() {
+			defer func() { <-slots }()
+			l := k[0].box.Layers()
+			err := k[0].prove(ctx, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Metadata: l.Metadata, RunAs: l.RunAs})
+			if err != nil {
+				wrong[i] = fmt.Errorf("its sandbox does not hold: %w", err)
+			}
+		})
+	}
+	canaries.Wait()
+	return wrong
 }
 
 // bait finds what canaries are, which is this program, and makes a file that they must
