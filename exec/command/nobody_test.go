@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"syscall"
 	"testing"
 )
@@ -28,10 +30,20 @@ func TestAsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	// TestAttack goes to nobody by itself.
-	cmd := exec.Command(program, "-test.timeout", "5m", "-test.skip", "^(TestAttack.*|Fuzz.*|Benchmark.*)$")
+	cmd := exec.Command(program, "-test.v", "-test.timeout", "5m", "-test.skip", "^(TestAttack.*|Fuzz.*|Benchmark.*)$")
 	cmd.Dir, cmd.Env = mine, []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "TMPDIR=" + mine}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: overflow, Gid: overflow}}
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+	// A skip in there is seen by nobody else.
+	for _, m := range regexp.MustCompile(`(?m)^\s*--- SKIP: (\S+)`).FindAllStringSubmatch(string(out), -1) {
+		if !slices.Contains(rootOnly, m[1]) {
+			t.Errorf("%s was skipped as an ordinary user:\n%s", m[1], out)
+		}
+	}
 }
+
+// rootOnly are the tests that are about what only a root gateway can do.
+var rootOnly = []string{"TestAsNobody", "TestRunAs", "TestPathOfAnotherUser", "TestStraightOfOtherUsers"}
