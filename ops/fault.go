@@ -26,6 +26,9 @@ const (
 	KeyReused         Code = "KEY_REUSED"
 	OverLimit         Code = "OVER_LIMIT"
 	RateLimited       Code = "RATE_LIMITED"
+	WrongKey          Code = "WRONG_KEY"
+	Quotation         Code = "QUOTATION"
+	LoopLimit         Code = "LOOP_LIMIT"
 	ApprovalDenied    Code = "APPROVAL_DENIED"
 	ApprovalExpired   Code = "APPROVAL_EXPIRED"
 	ApprovalVoid      Code = "APPROVAL_VOID"
@@ -78,6 +81,9 @@ var codes = []CodeInfo{
 	{KeyReused, http.StatusUnprocessableEntity, ExitConflict, false, "This idempotency key was used for another op or other parameters."},
 	{OverLimit, http.StatusTooManyRequests, ExitConflict, false, "A reply holds more directives than one reply may; the rest was not run."},
 	{RateLimited, http.StatusTooManyRequests, ExitUnreachable, true, "The op or the identity has had its number of calls for now; nothing was taken. `details.retry_after` is the seconds to wait."},
+	{WrongKey, http.StatusForbidden, ExitNotAllowed, false, "The order carries a key that is not, or no longer, the one of a wake of this agent in this thread; nothing ran (rule R4)."},
+	{Quotation, http.StatusForbidden, ExitNotAllowed, false, "The same order stood in untrusted text that the agent was shown, or it is a curl command with side effects and without the key: it counts as quoted, and nothing ran (rules R2 and R5)."},
+	{LoopLimit, http.StatusTooManyRequests, ExitConflict, false, "Too many agents stand between this and a person, or one cause has woken agents too often; nothing was sent (rule R8)."},
 	{ApprovalDenied, http.StatusForbidden, ExitNotAllowed, false, "Somebody who may approve has denied the call; nothing ran."},
 	{ApprovalExpired, http.StatusConflict, ExitConflict, false, "Nobody approved the call in time; nothing ran. Order it again."},
 	{ApprovalVoid, http.StatusConflict, ExitConflict, false, "What the approval was for has changed since the call was ordered; nothing ran. `details.changed` names it, with what it was and what it is."},

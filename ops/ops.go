@@ -89,8 +89,11 @@ type Origin struct {
 	// Answer is the thread that the outcome is posted to. Nil means that the
 	// caller waits for it, or does not care.
 	Answer *Address `json:"answer,omitempty"`
-	// Wake is the errand under which an agent ordered this, if any.
+	// Wake is the errand under which an agent ordered this, if any: the one whose key it
+	// carries, or the last one of that agent in that thread.
 	Wake string `json:"wake,omitempty"`
+	// Declared are the ops that the wake was raised for.
+	Declared []OpName `json:"declared,omitempty"`
 	// Grant is what that wake, or an approved plan, may do unasked.
 	Grant string `json:"grant,omitempty"`
 	// Root is the root cause, which loop caps count by.
@@ -102,10 +105,26 @@ type Origin struct {
 // Evidence says how sure we are that a call was ordered and not quoted. The zero
 // value is the worst evidence there is.
 type Evidence struct {
-	Key   uint8 `json:"key"`   // how well the directive's key matched a wake's
-	Echo  uint8 `json:"echo"`  // how well it was told apart from shown material
-	Clean bool  `json:"clean"` // no untrusted material stood in the wake
+	Key   uint8 `json:"key"`            // how well the directive's key matched a wake's: KeyWrong to KeyGood
+	Echo  uint8 `json:"echo"`           // how well it was told apart from shown material: EchoFound to EchoNone
+	Clean bool  `json:"clean"`          // no untrusted material stood in the thread before it
+	Fresh bool  `json:"fresh"`          // it arrived within 15 minutes of being written
+	Curl  bool  `json:"curl,omitempty"` // it was written as a curl command, which counts for reads unless it carries the key (rule R2)
 }
+
+// What Evidence.Key says (rule R4).
+const (
+	KeyWrong   uint8 = 0 // it carries a key that no wake of this agent in this thread has now
+	KeyMissing uint8 = 1
+	KeyGood    uint8 = 2
+)
+
+// What Evidence.Echo says (rule R5).
+const (
+	EchoFound   uint8 = 0 // the same order stood in untrusted material that the agent was shown
+	EchoUnknown uint8 = 1 // it could not be looked up
+	EchoNone    uint8 = 2
+)
 
 // Call is one op with parameters, on its way through the door. It is a value:
 // no stage changes another's copy.
