@@ -110,6 +110,7 @@ type Threads struct {
 	log       *slog.Logger
 	execHosts []string
 	reading   chan struct{} // one for each text that is being read; more than processors help nobody
+	counts    counts
 
 	life context.Context
 	stop context.CancelFunc
@@ -276,6 +277,7 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 		t.door.Forget(orders...)
 		return Ack{}, err
 	}
+	t.counts.add("broken directives", "", ack.Broken)
 	failpoint.Here("threads.reply-taken")
 	t.door.Run(tickets...)
 	return ack, nil
