@@ -13,12 +13,15 @@ import (
 
 // post is one row of a thread.
 type post struct {
-	thread  string
-	kind    string       // reply, result, note, message
-	author  ops.Identity // zero: the gateway
-	body    string
-	call    ops.CallID
-	message string
+	id       string // "" for a fresh one
+	thread   string
+	kind     string       // reply, result, note, message, wake, heard
+	author   ops.Identity // zero: the gateway
+	body     string
+	call     ops.CallID
+	wake     WakeID
+	message  string
+	platform string // the message's id on the adaptor's platform
 }
 
 // openThread makes a thread, and its room if this is the first one there.
@@ -48,11 +51,13 @@ func addPost(tx journal.Tx, p post) (id string, err error) {
 	if err := tx.Query(`SELECT last_seq FROM thread WHERE id = $1`, func(scan func(...any) error) error { return scan(&seq) }, p.thread); err != nil {
 		return "", err
 	}
-	id = newPostID()
-	if _, err := tx.Exec(`INSERT INTO post (thread, seq, id, kind, author_id, author_role, body, posted_at, call, message)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+	if id = p.id; id == "" {
+		id = newPostID()
+	}
+	if _, err := tx.Exec(`INSERT INTO post (thread, seq, id, kind, author_id, author_role, body, posted_at, call, message, wake, platform_id)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
 		p.thread, seq, id, p.kind, orNull(string(p.author.ID)), orNull(string(p.author.Role)), p.body, now,
-		orNull(string(p.call)), orNull(p.message)); err != nil {
+		orNull(string(p.call)), orNull(p.message), orNull(string(p.wake)), orNull(p.platform)); err != nil {
 		return "", err
 	}
 	if p.author.ID != "" {
