@@ -3,6 +3,7 @@ package harvester
 // A header reads a bracket directive from its [ up to its object (rules 1 to
 // 4 and 6).
 type header struct {
+	results bool // [RESULT is a keyword here
 	part    uint8
 	keyword string
 	form    Form
@@ -18,13 +19,13 @@ type header struct {
 }
 
 // maxHeader bounds a header: [, keyword, # and key, two gaps and an op.
-const maxHeader = 1 + 4 + 1 + maxKey + maxGap + maxOp + maxGap
+const maxHeader = 1 + 6 + 1 + maxKey + maxGap + maxOp + maxGap
 
 const (
 	inKeyword uint8 = iota
 	afterKeyword
 	inHeaderKey
-	beforeOp // a gap; for DM the only one
+	beforeOp // a gap; for what has no op the only one
 	inOp
 	beforeObject
 )
@@ -48,6 +49,11 @@ func (h *header) step(c byte) verdict {
 				h.keyword, h.form = "EXEC", Exec
 			case 'D':
 				h.keyword, h.form = "DM", DM
+			case 'R':
+				if !h.results {
+					return broken
+				}
+				h.keyword, h.form = "RESULT", Result
 			default:
 				return broken
 			}
@@ -64,7 +70,7 @@ func (h *header) step(c byte) verdict {
 			h.key = h.n + 1
 		case isSpace(c):
 			h.part, h.gap = beforeOp, 1
-		case c == '{' && h.form == DM:
+		case c == '{' && h.bare():
 			return complete
 		default:
 			return broken
@@ -77,7 +83,7 @@ func (h *header) step(c byte) verdict {
 			return broken
 		case isSpace(c):
 			h.part, h.gap = beforeOp, 1
-		case c == '{' && h.form == DM:
+		case c == '{' && h.bare():
 			return complete
 		default:
 			return broken
@@ -88,7 +94,7 @@ func (h *header) step(c byte) verdict {
 			if h.gap++; h.gap > maxGap {
 				return broken
 			}
-		case h.form == DM:
+		case h.bare():
 			if c != '{' {
 				return broken
 			}
@@ -128,6 +134,9 @@ func (h *header) step(c byte) verdict {
 	h.hasLine = h.hasLine || c == '\n'
 	return unfinished
 }
+
+// bare reports whether the object follows the keyword, with no op between.
+func (h *header) bare() bool { return h.form == DM || h.form == Result }
 
 // opens reports whether c completes a bracket opener in the sense of rule 8,
 // whatever becomes of its header.
@@ -330,9 +339,13 @@ func (s *Scanner) found(d Directive, i int) {
 }
 
 func (s *Scanner) report(d Directive) {
-	if s.config.Found != nil {
+	to := s.config.Found
+	if d.Form == Result {
+		to = s.config.Result
+	}
+	if to != nil {
 		d.Params = d.Params[:len(d.Params):len(d.Params)]
-		s.config.Found(d)
+		to(d)
 	}
 }
 
@@ -387,9 +400,9 @@ func (s *Scanner) endBracket(p []byte, i int) {
 	if !s.buffered {
 		w = p[s.objectAt-s.base:]
 	}
-	d := Directive{Form: h.form, Op: "dm.send", Params: w[:s.object.pos], Key: string(h.raw[h.key:h.keyEnd])}
-	if h.form != DM {
-		d.Op = string(h.raw[h.op:h.opEnd])
+	d := Directive{Form: h.form, Op: string(h.raw[h.op:h.opEnd]), Params: w[:s.object.pos], Key: string(h.raw[h.key:h.keyEnd])}
+	if h.form == DM {
+		d.Op = "dm.send"
 	}
 	if d.Key == "" {
 		d.Key = s.fence.key

@@ -33,6 +33,7 @@ func (f *fence) nested() bool { return len(f.levels) > 1 }
 func (s *Scanner) openFence(p []byte, i int) {
 	l, f := &s.line, &s.fence
 	f.open, f.deeper = true, 0
+	s.header.results = false // there it would be an item, and it is none
 	f.levels = append(f.levels[:0], level{l.char, l.run, l.prefix.col})
 	form, key, directive := l.info.directive()
 	f.quotes, f.form, f.key = !directive, form, key
@@ -118,6 +119,7 @@ func (s *Scanner) closeFence(i int) {
 		s.breakAt(s.line.start, 18, "the fence closed before the item did")
 	}
 	s.fence.open, s.fence.form, s.fence.key = false, "", ""
+	s.header.results = s.config.Result != nil
 	if s.mode == inComment || s.mode == inThink {
 		s.back = inProse // these hide on to their own end
 		return

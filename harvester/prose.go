@@ -3,6 +3,7 @@ package harvester
 import (
 	"bytes"
 	"encoding/binary"
+	"sync"
 )
 
 // before is what stands directly before the next byte of prose, as far as it
@@ -43,7 +44,7 @@ func (b before) next(c byte) before {
 func (s *Scanner) prose(p []byte, i int) int {
 	for i < len(p) {
 		if !s.head && len(p)-i >= 8 {
-			if j := skip(p, i); j > i {
+			if j := skip(p, i, s.stops); j > i {
 				s.examined += int64(j - i)
 				i += s.lookBack(p[i:j])
 				if i == len(p) {
@@ -131,7 +132,19 @@ func (s *Scanner) word(c byte, i int) bool {
 // second. All others may be skipped, line ends too, since from a fence or a
 // quotation lookBack finds the beginning of the line, and from the end of
 // "curl" that of the word.
-var stops = func() (t [1 << 16]uint8) {
+var stops = newStops("TED")
+
+// resultStops is stops where [RESULT {…}] is looked for too.
+var resultStops = sync.OnceValue(func() *stopTable {
+	t := newStops("TEDR")
+	return &t
+})
+
+type stopTable [1 << 16]uint8
+
+// newStops makes a table of pairs; keywords are the first bytes of those that
+// may follow a [.
+func newStops(keywords string) (t stopTable) {
 	pair := func(first, second string) {
 		for _, a := range []byte(first) {
 			for _, b := range []byte(second) {
@@ -144,7 +157,7 @@ var stops = func() (t [1 << 16]uint8) {
 		any = append(any, byte(b))
 	}
 	// What begins with the first byte.
-	pair("[", "TED")
+	pair("[", keywords)
 	pair("<", "!tTrR")
 	pair("~", "~")
 	pair("&", "g")
@@ -155,12 +168,12 @@ var stops = func() (t [1 << 16]uint8) {
 	pair("u", "r")
 	pair("r", "l")
 	return t
-}()
+}
 
 // skip returns the next offset, from i on, at which p has a pair that stops.
 // It looks at every other pair only. At the end of p it returns the offset of
 // the last byte, or the length of p.
-func skip(p []byte, i int) int {
+func skip(p []byte, i int, stops *stopTable) int {
 	for i+16 <= len(p) {
 		x := binary.LittleEndian.Uint64(p[i:])
 		y := binary.LittleEndian.Uint64(p[i+8:])

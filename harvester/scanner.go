@@ -16,6 +16,8 @@ const (
 	DM   Form = "dm"   // [DM {…}]
 	Box  Form = "box"  // an item of a box fence
 	Curl Form = "curl" // a curl command to an exec endpoint
+
+	Result Form = "result" // [RESULT {…}], which is told to Config.Result alone
 )
 
 // A Directive is an order found in a reply. It is a request only: whether the
@@ -52,6 +54,12 @@ type Config struct {
 	// scanner's buffer or into the piece being written, and must be copied
 	// to be kept beyond the call.
 	Found func(Directive)
+
+	// Result, when not nil, is called with each [RESULT {…}] of the prose, in
+	// text order among the directives, under the rules of [DM {…}] and with
+	// the same loan of Params. Its Op is empty: it is no order, but what the
+	// agent says of its errand. When nil, [RESULT is text like any other.
+	Result func(Directive)
 
 	// Explain, when not nil, is called with whatever hid or broke a
 	// directive, when that ends. It costs another pass over the reply.
@@ -105,6 +113,7 @@ type Scanner struct {
 	// immutable
 	config Config
 	hosts  hosts
+	stops  *stopTable
 
 	// scanning
 	mode   mode
@@ -166,7 +175,10 @@ var _ io.Writer = (*Scanner)(nil)
 
 // New returns a Scanner at the beginning of a reply.
 func New(c Config) *Scanner {
-	s := &Scanner{config: c, hosts: newHosts(c.ExecHosts)}
+	s := &Scanner{config: c, hosts: newHosts(c.ExecHosts), stops: &stops}
+	if c.Result != nil {
+		s.stops = resultStops()
+	}
 	s.Reset()
 	return s
 }
@@ -175,12 +187,14 @@ func New(c Config) *Scanner {
 // buffers are kept.
 func (s *Scanner) Reset() {
 	*s = Scanner{
-		config: s.config, hosts: s.hosts,
+		config: s.config, hosts: s.hosts, stops: s.stops,
 		object: s.object, buf: s.buf[:0], pending: s.pending[:0], curl: s.curl,
 		fence:     fence{levels: s.fence.levels[:0]},
 		head:      true,
 		explainer: explainer{before: -1, masked: -1, openers: s.explainer.openers[:0]},
 	}
+	s.header.results = s.config.Result != nil
+	s.explainer.opener.results = s.header.results
 	s.object.names.examined = 0
 	if s.config.Thinking {
 		s.mode, s.hidden, s.back = inThink, tag{name: anyName}, inProse
