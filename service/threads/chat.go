@@ -86,6 +86,7 @@ type PostLimits struct {
 	Edit  int  // units of a post that is edited, 0 for none
 	Parts int  // posts of one result; what is longer is cut short. 0 is 8
 	Files bool // a long text may be an attachment
+	Keys  bool // a second post with the same Outgoing.Key is the first one, so sending it again is safe
 }
 
 // Failure says what is known of a post that failed.
@@ -105,6 +106,7 @@ const (
 type PostError struct {
 	Kind  Failure
 	After time.Duration // RateLimit: how long to wait
+	Wide  bool          // RateLimit: it is about all posts, not about this thread's
 	Err   error         // for operators
 }
 

@@ -1,224 +1,227 @@
 package threads
 
 import (
-	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"strconv"
+	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 
 	"inband/envelope"
-	"inband/failpoint"
 	"inband/ops"
 	"inband/service"
 	"inband/service/journal"
 )
 
+// outgoing is what is to be posted in a thread.
+type outgoing struct {
+	kind   string // result, note, message, wake
+	about  string // what it is about: there is one post, or one row of parts, of a kind about a thing
+	thread string
+	body   string
+	file   string // the whole text of which body is the head, "" for none
+	call   ops.CallID
+	wake   WakeID
+	agent  ops.IdentityID // whom it addresses, "" for nobody
+	post   string         // the id that its first post gets, "" for a fresh one
+}
+
+// send puts o into the outbox, in the transaction of its cause. What is too long for one
+// post of the thread's platform becomes several, which keep their order.
+func (t *Threads) send(tx journal.Tx, o outgoing) error {
+	adaptor := Adaptor // of a thread that does not exist, too: delivering it shows that
+	if err := tx.Query(`SELECT adaptor FROM thread WHERE id = $1`, func(scan func(...any) error) error { return scan(&adaptor) }, o.thread); err != nil {
+		return err
+	}
+	parts, mention := []string{o.body}, ""
+	if adaptor != Adaptor {
+		limits := unknownLimits
+		if c := t.chat(adaptor); c != nil {
+			limits = c.Limits()
+			if h, ok := c.Home(o.agent); ok && o.agent != "" {
+				mention = h.User
+			}
+		}
+		parts = split(&o, limits)
+	}
+	var seq int64
+	if err := tx.Query(`SELECT coalesce(max(seq), 0) FROM outbox WHERE address = $1`, func(scan func(...any) error) error { return scan(&seq) }, o.thread); err != nil {
+		return err
+	}
+	for i, body := range parts {
+		file, mark := "", o.post
+		if i == 0 {
+			file = o.file
+		} else {
+			mention = ""
+		}
+		if i > 0 || mark == "" {
+			mark = newPostID()
+		}
+		seq++
+		if _, err := tx.Exec(`INSERT INTO outbox (id, adaptor, address, seq, kind, about, part, body, file, call, wake, mention, mark, state, attempts, queued_at)
+				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'queued', 0, $14)`,
+			"o-"+strings.ToLower(ulid.Make().String()), adaptor, o.thread, seq, o.kind, o.about, i, body, file,
+			orNull(string(o.call)), orNull(string(o.wake)), mention, mark, tx.Now().UnixMilli()); err != nil {
+			return err
+		}
+	}
+	return event(tx, o.thread, "outbox.queued", struct {
+		Thread  string `json:"thread"`
+		Adaptor string `json:"adaptor"`
+		Kind    string `json:"kind"`
+		About   string `json:"about"`
+	}{o.thread, adaptor, o.kind, o.about})
+}
+
+// unknownLimits are what a text is cut by while its adaptor is not attached: what every
+// platform takes.
+var unknownLimits = PostLimits{Unit: Bytes, Post: 500, Parts: 8}
+
+// split returns the texts of the posts that o becomes under limits.
+func split(o *outgoing, limits PostLimits) []string {
+	return []string{o.body}
+}
+
+// footer is how much of a post its mark takes, in any unit: a line break and r-ULID.
+const footer = 1 + len("r-") + ulid.EncodedSize
+
+var adaptorName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// Attach has posts into threads of the chats delivered. It must not be called after Start.
+func (t *Threads) Attach(chats ...Chat) error {
+	for _, c := range chats {
+		name, l := c.Name(), c.Limits()
+		switch {
+		case !adaptorName.MatchString(name) || name == Adaptor:
+			return fmt.Errorf("adaptor %q: want a name of a-z, 0-9 and -, at most 32 bytes, and not %q", name, Adaptor)
+		case t.chat(name) != nil:
+			return fmt.Errorf("adaptor %q: there are two of this name", name)
+		case l.Unit != Bytes && l.Unit != Runes && l.Unit != UTF16:
+			return fmt.Errorf("adaptor %q: posts are measured in %q: want bytes, runes or utf16", name, l.Unit)
+		case l.Post < 500 || l.Edit < 0 || l.Parts < 0:
+			return fmt.Errorf("adaptor %q: want posts of at least 500 %s, and no negative limit", name, l.Unit)
+		}
+		t.chats = append(t.chats, c)
+	}
+	return nil
+}
+
+// chat returns the adaptor of a name, nil if there is none.
+func (t *Threads) chat(name string) Chat {
+	for _, c := range t.chats {
+		if c.Name() == name {
+			return c
+		}
+	}
+	return nil
+}
+
 // enqueueResult writes what is posted of a settled call into the outbox, in the
 // transaction that settles it.
 func (t *Threads) enqueueResult(tx journal.Tx, call ops.Call, o ops.Outcome) error {
-	if call.From.Answer == nil || call.From.Answer.Adaptor != Adaptor {
+	if call.From.Answer == nil {
 		return nil
 	}
 	o, _ = service.Told(t.door.Policy(), call.By, o)
-	return enqueue(tx, "result", string(call.ID), *call.From.Answer, envelope.Outcome(call, o))
+	return t.send(tx, outgoing{kind: "result", about: string(call.ID), thread: call.From.Answer.Opaque, call: call.ID,
+		body: envelope.Outcome(call, o)})
 }
 
 // enqueueParked writes into the outbox that a call waits, in the transaction that parks
 // it. Its result follows when it is settled.
 func (t *Threads) enqueueParked(tx journal.Tx, call ops.Call, id service.ApprovalID, expires time.Time) error {
-	if call.From.Answer == nil || call.From.Answer.Adaptor != Adaptor {
+	if call.From.Answer == nil {
 		return nil
 	}
 	note := envelope.Note("%s (%s) waits for approval %s, until %s. Nothing has run.", string(call.Op), string(call.ID), string(id), ops.Stamp(expires))
-	return enqueue(tx, "note", string(id), *call.From.Answer, note)
-}
-
-// enqueue puts one delivery into the outbox. about is what it is about, a call or a
-// post; there is one delivery of a kind about a thing.
-func enqueue(tx journal.Tx, kind, about string, to ops.Address, body string) error {
-	_, err := tx.Exec(`INSERT INTO outbox (id, adaptor, address, kind, about, body, state, attempts, queued_at)
-			VALUES ($1, $2, $3, $4, $5, $6, 'queued', 0, $7)`,
-		"o-"+strings.ToLower(ulid.Make().String()), to.Adaptor, to.Opaque, kind, about, body, tx.Now().UnixMilli())
-	if err != nil {
-		return err
-	}
-	return event(tx, to.Opaque, "outbox.queued", map[string]any{"thread": to.Opaque, "about": about, "kind": kind})
+	return t.send(tx, outgoing{kind: "note", about: string(id), thread: call.From.Answer.Opaque, call: call.ID, body: note})
 }
 
 // delivery is a row of the outbox.
 type delivery struct {
-	id, address, kind, about, body string
-	attempts                       int64
+	id, adaptor, thread, kind, about string
+	part                             int64
+	body, file, mention, mark        string
+	call                             ops.CallID
+	wake                             WakeID
+	state                            string
+	attempts                         int64
+	nextAt                           int64
 }
 
-// batch is how many deliveries one commit makes at most.
-const batch = 64
+const deliveryColumns = `id, adaptor, address, kind, about, part, body, file, mention, mark, call, wake, state, attempts, next_at`
 
-// deliver empties the outbox, then waits for what is added to it. It is the only
-// one that delivers.
-func (t *Threads) deliver(after int64) {
-	t.drain()
-	done := after // the position up to which the last drain has seen all that was queued
-	service.Follow(t.life, t.store, after, t.log, func(e journal.Event) {
-		if e.Kind != "outbox.queued" || e.Position <= done {
-			return
+// selectDeliveries reads the deliveries that where picks.
+func selectDeliveries(tx journal.Tx, where string, args ...any) (list []delivery, err error) {
+	err = tx.Query(`SELECT `+deliveryColumns+` FROM outbox `+where, func(scan func(...any) error) error {
+		var d delivery
+		var call, wake *string
+		if err := scan(&d.id, &d.adaptor, &d.thread, &d.kind, &d.about, &d.part, &d.body, &d.file, &d.mention, &d.mark,
+			&call, &wake, &d.state, &d.attempts, &d.nextAt); err != nil {
+			return err
 		}
-		head, err := t.store.Head(t.life)
-		t.drain()
-		if err == nil {
-			done = head
+		if call != nil {
+			d.call = ops.CallID(*call)
 		}
-	})
-}
-
-// drain delivers all that is queued, oldest first, and tries again while the store
-// cannot write.
-func (t *Threads) drain() {
-	for wait := firstRetry; t.life.Err() == nil; {
-		n, err := t.deliverBatch()
-		switch {
-		case err == nil && n < batch:
-			return
-		case err == nil:
-			wait = firstRetry
-		default:
-			t.log.Error("results not delivered yet", "err", err)
-			timer := time.NewTimer(wait)
-			select {
-			case <-timer.C:
-			case <-t.life.Done():
-				timer.Stop()
-			}
-			wait = min(2*wait, lastRetry)
+		if wake != nil {
+			d.wake = WakeID(*wake)
 		}
-	}
-}
-
-// Bounds of the waits between attempts to deliver.
-const (
-	firstRetry = 50 * time.Millisecond
-	lastRetry  = 5 * time.Second
-)
-
-// deliverBatch posts the oldest deliveries. In the built-in rooms the post and the
-// mark that it is made are one commit, so none is made twice.
-func (t *Threads) deliverBatch() (n int, err error) {
-	var due []delivery
-	err = t.store.View(t.life, func(tx journal.Tx) error {
-		due, err = queued(tx, batch)
-		return err
-	})
-	if err != nil || len(due) == 0 {
-		return 0, err
-	}
-	failpoint.Here("threads.delivering")
-	err = t.store.Update(t.life, func(tx journal.Tx) error {
-		for _, d := range due {
-			if err := post1(tx, d); err != nil {
-				return err
-			}
-		}
+		list = append(list, d)
 		return nil
-	})
-	if err == nil {
-		failpoint.Here("threads.delivered")
-	}
-	return len(due), err
+	}, args...)
+	return list, err
 }
 
-func queued(tx journal.Tx, most int) (due []delivery, err error) {
-	err = tx.Query(`SELECT id, address, kind, about, body, attempts FROM outbox WHERE state = 'queued' ORDER BY id LIMIT $1`,
-		func(scan func(...any) error) error {
-			var d delivery
-			if err := scan(&d.id, &d.address, &d.kind, &d.about, &d.body, &d.attempts); err != nil {
-				return err
-			}
-			due = append(due, d)
-			return nil
-		}, int64(most))
-	return due, err
+// key is the idempotency key of d on its platform. It is bound to all that is sent, so
+// that one key never stands for two posts.
+func (d delivery) key() string {
+	h := sha256.New()
+	for _, s := range []string{d.adaptor, d.thread, d.mark, d.mention, d.body, d.file} {
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	return d.mark + "-" + hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// post1 makes one delivery in tx. One whose thread does not exist is set aside, in
-// sight of the operators, so that it holds up nobody.
-func post1(tx journal.Tx, d delivery) error {
-	n, err := tx.Exec(`UPDATE outbox SET state = 'delivered', attempts = attempts + 1, delivered_at = $1 WHERE id = $2 AND state = 'queued'`,
-		tx.Now().UnixMilli(), d.id)
-	if err != nil || n == 0 {
-		return err
-	}
-	p := post{thread: d.address, kind: d.kind, body: d.body}
-	if d.kind == "result" {
-		p.call = ops.CallID(d.about)
-	}
-	_, err = addPost(tx, p)
-	var fault *ops.Fault
-	if errors.As(err, &fault) {
-		_, err = tx.Exec(`UPDATE outbox SET state = 'set_aside', delivered_at = NULL, fault = $1 WHERE id = $2`, fault.Error(), d.id)
-	}
+// mirror puts d into the record of its thread, as the post that has been made of it.
+func mirror(tx journal.Tx, d delivery, platformID string) error {
+	_, err := addPost(tx, post{id: d.mark, thread: d.thread, kind: d.kind, body: d.body, call: d.call, wake: d.wake, platform: platformID})
 	return err
 }
 
-// listOutbox answers the read outbox: what is not delivered, oldest first.
-func (t *Threads) listOutbox(ctx context.Context, _ ops.Identity, q service.Query) (any, error) {
-	limit, err := service.PageSize(q.Limit, defaultThreads, maxPage)
-	if err != nil {
-		return nil, err
+// Reasons why a delivery is set aside, beside the kinds of a PostError.
+const (
+	noThread    = "no_thread"    // there is no such thread
+	unknownFate = "unknown_fate" // it may stand there, and nothing tells
+	gaveUp      = "gave_up"      // refused too often
+)
+
+// setAside takes d out of the way of what is behind it and shows it to operators.
+func setAside(tx journal.Tx, d delivery, reason, fault string) error {
+	n, err := tx.Exec(`UPDATE outbox SET state = 'set_aside', reason = $1, fault = $2, owner = '' WHERE id = $3 AND state IN ('queued', 'sending')`,
+		reason, fault, d.id)
+	if err != nil || n == 0 {
+		return err
 	}
-	type row struct {
-		ID       string `json:"id"`
-		Adaptor  string `json:"adaptor"`
-		Thread   string `json:"thread"`
-		Kind     string `json:"kind"`
-		About    string `json:"about"`
-		State    string `json:"state"`
-		Attempts int64  `json:"attempts"`
-		QueuedAt string `json:"queued_at"`
-		Fault    string `json:"fault,omitempty"`
-	}
-	page := struct {
-		Outbox []row  `json:"outbox"`
-		Next   string `json:"next,omitempty"`
-	}{Outbox: []row{}}
-	err = t.store.View(ctx, func(tx journal.Tx) error {
-		return tx.Query(`SELECT id, adaptor, address, kind, about, state, attempts, queued_at, fault FROM outbox
-			WHERE state <> 'delivered' AND id > $1 ORDER BY id LIMIT $2`,
-			func(scan func(...any) error) error {
-				var r row
-				var at int64
-				var fault *string
-				if err := scan(&r.ID, &r.Adaptor, &r.Thread, &r.Kind, &r.About, &r.State, &r.Attempts, &at, &fault); err != nil {
-					return err
-				}
-				r.QueuedAt = stamp(at)
-				if fault != nil {
-					r.Fault = *fault
-				}
-				page.Outbox = append(page.Outbox, r)
-				return nil
-			}, q.After, int64(limit+1))
-	})
-	if err != nil {
-		return nil, err
-	}
-	if len(page.Outbox) > limit {
-		page.Outbox = page.Outbox[:limit]
-		page.Next = page.Outbox[limit-1].ID
-	}
-	return page, nil
+	return event(tx, d.thread, "outbox.set_aside", struct {
+		Thread  string `json:"thread"`
+		Adaptor string `json:"adaptor"`
+		ID      string `json:"id"`
+		Kind    string `json:"kind"`
+		About   string `json:"about"`
+		Part    int64  `json:"part,omitempty"`
+		Reason  string `json:"reason"`
+	}{d.thread, d.adaptor, d.id, d.kind, d.about, d.part, reason})
 }
 
-// sequence reads the place in a thread after which a page begins.
-func sequence(after string) (int64, error) {
-	if after == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(after, 10, 64)
-	if err != nil || n < 0 {
-		return 0, ops.Faultf(ops.BadRequest, "after: want the sequence number of a post")
-	}
-	return n, nil
+// isFault reports whether err is a fault, which is about what was asked for and not
+// about the store.
+func isFault(err error) (*ops.Fault, bool) {
+	var f *ops.Fault
+	ok := errors.As(err, &f)
+	return f, ok
 }

@@ -109,6 +109,7 @@ type Threads struct {
 	door      *service.Door
 	log       *slog.Logger
 	execHosts []string
+	chats     []Chat        // attached before Start
 	reading   chan struct{} // one for each text that is being read; more than processors help nobody
 	counts    counts
 
@@ -267,7 +268,7 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 		}
 		if more > 0 {
 			note := envelope.Note("%d more directives of this reply were not run: one reply may hold %d.", more, MaxDirectives)
-			if err := enqueue(tx, "note", ack.Reply, ops.Address{Adaptor: Adaptor, Opaque: thread}, note); err != nil {
+			if err := t.send(tx, outgoing{kind: "note", about: ack.Reply, thread: thread, body: note}); err != nil {
 				return err
 			}
 		}

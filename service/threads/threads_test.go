@@ -595,7 +595,7 @@ func TestRestart(t *testing.T) {
 func TestPoisonIsSetAside(t *testing.T) {
 	h := newHouse(t, echo("t.read", "x"))
 	if err := h.store.Update(t.Context(), func(tx journal.Tx) error {
-		return enqueue(tx, "note", "nothing", ops.Address{Adaptor: Adaptor, Opaque: "t-gone"}, "lost")
+		return h.threads.send(tx, outgoing{kind: "note", about: "nothing", thread: "t-gone", body: "lost"})
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -32,28 +32,36 @@ CREATE TABLE outbox_2 (
     id           TEXT PRIMARY KEY,
     adaptor      TEXT NOT NULL,
     address      TEXT NOT NULL,     -- the thread's id; its row has the platform's address
+    seq          BIGINT NOT NULL,   -- its place in the thread, in which order it is delivered
     kind         TEXT NOT NULL CHECK (kind IN ('result', 'note', 'message', 'wake')),
     about        TEXT NOT NULL,
     part         BIGINT NOT NULL DEFAULT 0,
     body         TEXT NOT NULL,
+    file         TEXT NOT NULL DEFAULT '', -- an attachment
+    call         TEXT,
+    wake         TEXT,
     mention      TEXT NOT NULL DEFAULT '', -- whom it addresses, by the platform's id
-    mark         TEXT NOT NULL DEFAULT '', -- our own footer, r-…, by which it is found again
+    mark         TEXT NOT NULL DEFAULT '', -- our own footer, r-…, by which it is found again; the post's id
     state        TEXT NOT NULL CHECK (state IN ('queued', 'sending', 'delivered', 'set_aside')),
     attempts     BIGINT NOT NULL,
-    next_at      BIGINT NOT NULL DEFAULT 0,
+    next_at      BIGINT NOT NULL DEFAULT 0, -- of the next attempt, by the wall clock
     owner        TEXT NOT NULL DEFAULT '', -- the boot that sends it
     queued_at    BIGINT NOT NULL,
     delivered_at BIGINT,
     platform_id  TEXT,
-    fault        TEXT,
+    fault        TEXT,              -- why it is set aside, or why the last attempt failed
+    reason       TEXT NOT NULL DEFAULT '', -- set aside: one word
     UNIQUE (kind, about, part)
 );
-INSERT INTO outbox_2 (id, adaptor, address, kind, about, body, state, attempts, queued_at, delivered_at, fault)
-SELECT id, adaptor, address, kind, about, body, state, attempts, queued_at, delivered_at, fault FROM outbox;
+INSERT INTO outbox_2 (id, adaptor, address, seq, kind, about, body, call, state, attempts, queued_at, delivered_at, fault)
+SELECT id, adaptor, address, row_number() OVER (PARTITION BY address ORDER BY id), kind, about, body,
+    CASE kind WHEN 'result' THEN about END, state, attempts, queued_at, delivered_at, fault FROM outbox;
 DROP TABLE outbox;
 ALTER TABLE outbox_2 RENAME TO outbox;
-CREATE INDEX outbox_queued ON outbox (adaptor, id) WHERE state = 'queued';
-CREATE INDEX outbox_sending ON outbox (adaptor, id) WHERE state = 'sending';
+CREATE INDEX outbox_thread ON outbox (address, seq);
+CREATE INDEX outbox_queued ON outbox (adaptor, queued_at, seq) WHERE state = 'queued';
+CREATE INDEX outbox_open ON outbox (adaptor, address, seq) WHERE state IN ('queued', 'sending');
+CREATE INDEX outbox_shown ON outbox (id) WHERE state <> 'delivered';
 
 -- One row for each message of a platform: the whole of deduplication there. What was
 -- handed in as a reply is in the table reply.
