@@ -56,6 +56,9 @@ func DMSend() Op {
 	}
 }
 
+// MaxTimerOps is how many ops a timer may declare.
+const MaxTimerOps = 32
+
 // CronCreate is the op that makes a timer.
 func CronCreate() Op {
 	return Op{
@@ -63,7 +66,7 @@ func CronCreate() Op {
 		Summary: "Make a timer that wakes an agent with a prompt.",
 		Params: Params{
 			{Name: "name", Type: Text, Max: 128, Doc: "What the timer is called, for people."},
-			{Name: "schedule", Type: Text, Max: 128, Doc: "Five cron fields, or @every DURATION."},
+			{Name: "schedule", Type: Text, Max: 128, Doc: "Five cron fields, a descriptor such as @daily, or @every DURATION."},
 			{Name: "agent", Type: Pattern, Pattern: `[a-z0-9][a-z0-9._-]{0,63}`, Max: 64, Optional: true, Doc: "Whom it wakes; absent, the caller."},
 			{Name: "prompt", Type: Text, Max: 16 << 10, Doc: "The errand."},
 			{Name: "zone", Type: Pattern, Pattern: `[A-Za-z][A-Za-z0-9_+/-]{0,63}`, Max: 64, Optional: true, Doc: "An IANA time zone; absent, UTC."},
@@ -72,6 +75,7 @@ func CronCreate() Op {
 			{Name: "max_runs", Type: Int, Min: 1, Max: 1_000_000, Optional: true, Doc: "How often it runs at most."},
 			{Name: "overlap", Type: Enum, Values: []string{"skip", "queue", "allow"}, Optional: true, Doc: "What becomes of a run that is due while the last one's wake is open; absent, skip."},
 			{Name: "missed", Type: Enum, Values: []string{"skip", "once", "all"}, Optional: true, Doc: "What becomes of runs that were due while no gateway ran; absent, once."},
+			{Name: "ops", Type: Names, Max: MaxTimerOps, Optional: true, Doc: "Ops that the wake may run unasked; absent, none that write."},
 			{Name: "deadline", Type: Duration, Min: int64(time.Minute), Max: int64(7 * 24 * time.Hour), Optional: true, Doc: "How long the agent has; absent, an hour."},
 		},
 		Catalog: &Catalog{Label: "Make a timer", Group: "timers", Output: "application/json"},

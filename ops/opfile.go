@@ -812,7 +812,10 @@ func (r *fileReader) param(e entry) Param {
 	typ := Type(r.text(t, "type", 40))
 	own, known := paramKeys[typ]
 	if !known {
-		if t.kind == stringNode {
+		switch {
+		case t.kind == stringNode && typ == Names:
+			r.bad(t.line, "the type names is for native ops only, since a list is no word of an argv; use a pattern")
+		case t.kind == stringNode:
 			r.bad(t.line, "unknown type %q; the types are %s", clip(string(typ)), strings.Join(typeNames(), ", "))
 		}
 		return p

@@ -223,6 +223,7 @@ func TestReadFileRefuses(t *testing.T) {
 
 		{"no type", params("{doc: x}", "[/bin/true, {param: v}]"), 6, "no type"},
 		{"unknown type", params("{type: string}", "[/bin/true, {param: v}]"), 6, "unknown type"},
+		{"names", params("{type: names, max: 3}", "[/bin/true, {param: v}]"), 6, "for native ops only"},
 		{"another type's key", params("{type: enum, values: [a], max: 3}", "[/bin/true, {param: v}]"), 6, "unknown key"},
 		{"enum without values", params("{type: enum}", "[/bin/true, {param: v}]"), 6, "no values"},
 		{"enum with a dash", params("{type: enum, values: [-x]}", "[/bin/true, {param: v}]"), 6, "begins with -"},

@@ -49,6 +49,9 @@ const (
 	// Secret is a CredentialRef out of Values. What it stands for is known to the
 	// process alone, which gets it As says.
 	Secret Type = "secret"
+	// Names is an array of at most Max distinct names of ops or aliases. Only native ops
+	// have it. Whether there are such ops is for the executor to find.
+	Names Type = "names"
 )
 
 // How a value reaches a process that is not simply a word of its argv.
@@ -75,6 +78,8 @@ const (
 	MaxText = 64 << 10
 	// MaxDuration bounds a Duration parameter: 100 days.
 	MaxDuration = 2400 * time.Hour
+	// MaxNames bounds a Names parameter.
+	MaxNames = 64
 )
 
 // Param declares one parameter.
@@ -87,7 +92,7 @@ type Param struct {
 	Values  []string // Enum; Secret: the references that a caller may choose from
 	Pattern string   // Pattern: an RE2 expression for the whole string
 	Min     int64    // Int; Duration: nanoseconds
-	Max     int64    // Int: the largest value; Duration: nanoseconds; Pattern and Text: bytes
+	Max     int64    // Int: the largest value; Duration: nanoseconds; Pattern and Text: bytes; Names: how many
 	Then    []string // Bool in a command op: words for true
 	Else    []string // Bool in a command op: words for false
 	Root    string   // Path: an absolute, clean folder
@@ -112,6 +117,7 @@ type Params []Param
 //   - Duration: an int64, the number of Units. It is the word of a command op.
 //   - Secret: a string, one of the references in Param.Values and never what it
 //     stands for.
+//   - Names: a []OpName, in the caller's order.
 type Values map[string]any
 
 var paramName = lazily(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
@@ -194,6 +200,10 @@ func (p *Param) compile() error {
 				return bad("credential %q stands twice", v)
 			}
 		}
+	case Names:
+		if p.Max < 1 || p.Max > MaxNames {
+			return bad("names need max, 1 to %d of them", MaxNames)
+		}
 	default:
 		return bad("unknown type %q; the types are %s", clip(string(p.Type)), strings.Join(typeNames(), ", "))
 	}
@@ -210,7 +220,7 @@ var ways = map[Type][]string{
 	Secret: {AsStdin, AsDescriptor},
 }
 
-// typeNames are the types that there are, in the order of their constants.
+// typeNames are the types that an op file can have, in the order of their constants.
 func typeNames() []string {
 	return []string{string(Enum), string(Pattern), string(Int), string(Bool), string(Text), string(Path), string(Host), string(Duration), string(Secret)}
 }
@@ -256,6 +266,8 @@ func (p *Param) want() string {
 		return fmt.Sprintf("a duration from %s to %s, a whole number of %s, such as 90s or 1h30m", time.Duration(p.Min), time.Duration(p.Max), p.unit())
 	case Secret:
 		return "one of the references " + strings.Join(p.Values, ", ")
+	case Names:
+		return fmt.Sprintf("an array of at most %d names of ops, none twice", p.Max)
 	}
 	return ""
 }
@@ -295,8 +307,34 @@ func (p *Param) check(v any) (any, string) {
 			return nil, "is not true or false"
 		}
 		return b, ""
+	case Names:
+		return p.names(v)
 	}
 	return nil, "has a type that does not exist"
+}
+
+// names validates a decoded value of the type Names.
+func (p *Param) names(v any) (any, string) {
+	list, ok := v.([]any)
+	switch {
+	case !ok:
+		return nil, "is not an array"
+	case int64(len(list)) > p.Max:
+		return nil, fmt.Sprintf("has more than %d names", p.Max)
+	}
+	names := make([]OpName, 0, len(list))
+	for _, e := range list {
+		s, ok := e.(string)
+		switch name := OpName(s); {
+		case !ok || !name.Valid():
+			return nil, "holds something that is no name of an op"
+		case slices.Contains(names, name):
+			return nil, fmt.Sprintf("names %q twice", clip(s))
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, ""
 }
 
 // checkString validates a string of which badString has nothing to say.
@@ -702,6 +740,9 @@ func (p *Param) schema() map[string]any {
 		s["type"], s["minLength"], s["maxLength"] = "string", 1, 128 // the form is shorter
 		s["allOf"] = []any{map[string]any{"pattern": durationForm}}
 		s["description"] = p.described()
+	case Names:
+		s["type"], s["maxItems"], s["uniqueItems"] = "array", p.Max, true
+		s["items"] = map[string]any{"type": "string", "pattern": opName.String(), "maxLength": MaxNameLen}
 	}
 	return s
 }

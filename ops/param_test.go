@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,7 @@ func everyType(t testing.TB) Params {
 		{Name: "w", Type: Duration, Min: int64(time.Second), Max: int64(2 * time.Hour), Optional: true},
 		{Name: "ms", Type: Duration, Min: 0, Max: int64(time.Minute), Unit: "ms", Doc: "How long", Optional: true},
 		{Name: "s", Type: Secret, Values: []string{"file:key-1", "systemd:x"}, Optional: true},
+		{Name: "n", Type: Names, Max: 3, Optional: true},
 	})
 }
 
@@ -81,6 +83,7 @@ func TestParseAgreesWithSchema(t *testing.T) {
 					`1e-400`, `-1e-400`, `0e9999`, `1.00000000000000000001`, `1e400`, `9007199254740991`, `9007199254740992`, `9007199254740993`,
 					`"red"`, `"Red"`, `"red "`, `"dark blue"`, `"é"`, `"é"`, `"-a"`, `"a-"`, `"a\nb"`, `"\u0000"`, `"\u007f"`, `"\u0085"`, `"\t"`, `"\r"`, `"a\n"`}),
 				rapid.Map(rapid.SampledFrom(slices.Concat(paths, hosts, durations)), quoted),
+				rapid.SampledFrom(lists),
 				rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(rapid.Int64Range(-400, 400).Draw(t, "n")) }),
 				rapid.Custom(func(t *rapid.T) string {
 					return fmt.Sprintf("%de%d", rapid.Int64Range(-40, 40).Draw(t, "n"), rapid.IntRange(-20, 20).Draw(t, "exp"))
@@ -138,6 +141,8 @@ var (
 		"1:2:3:4:5:6:7::8", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", "1::2::3", "::ffff:1.2.3.4", "::FFFF:1.2.3.4", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5::1.2.3.4", "1:2:3:4:5:6::1.2.3.4",
 		"::1.2.3.4:5", "::1.2.3.04", "12345::", "fe80::1%eth0", "[::1]", "a:80", "http://a", "a/b", "user@a", "bücher.example", "xn--bcher-kva.example",
 		strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a.", 126) + "a", strings.Repeat("a.", 126) + "aa", ":", ":1", "1:", ":::"}
+	lists = []string{`["a"]`, `["dm.send","a/b"]`, `["a","a"]`, `["a","b","c"]`, `["a","b","c","d"]`, `["A","a"]`, `[""]`, `["-a"]`, `["1a"]`, `["a b"]`, `["a\n"]`, `["\u0000"]`,
+		`["é"]`, `[1]`, `[null]`, `[["a"]]`, `[{}]`, `["a",1]`, `{"0":"a"}`, `"a"`, `["` + strings.Repeat("a", MaxNameLen) + `"]`, `["` + strings.Repeat("a", MaxNameLen+1) + `"]`}
 	durations = []string{"1s", "0s", "0", "90s", "1h30m", "1.5m", "1.5s", "1.5h", "2h", "2h1s", "1m1h", "1s1s", "+1s", "-1s", "1", "s", "1 s", "1S", ".5m", "1.m", "1h2m3s4ms5us6ns",
 		"1000ms", "1500ms", "1us", "1µs", "1.5ms", "1000000us", "1000000000ns", "1000000001ns", "999999999h", "9999999999h", "1d", "0.0000000001s", "1e3s", "0x1s", "0h0m1s", "60m", "120m", "3600000ms"}
 )
@@ -184,7 +189,7 @@ func TestCanonicalValues(t *testing.T) {
 	if got := ps.find("d").Absolute("."); got != "/srv/d.1" {
 		t.Errorf("d: Absolute(.) is %s", got)
 	}
-	for name, want := range map[string]bool{"e": false, "p": false, "i": false, "b": false, "t": true, "f": true, "d": false, "h": false, "w": false, "s": true} {
+	for name, want := range map[string]bool{"e": false, "p": false, "i": false, "b": false, "t": true, "f": true, "d": false, "h": false, "w": false, "s": true, "n": false} {
 		if got := ps.find(name).Stdin(); got != want {
 			t.Errorf("%s: Stdin is %t", name, got)
 		}
@@ -200,6 +205,9 @@ func FuzzParam(f *testing.F) {
 		schemas[i] = schemaOf(f, ps[i:i+1])
 		for _, s := range slices.Concat(paths, hosts, durations, ps[i].Values) {
 			f.Add(i, quoted(s))
+		}
+		for _, s := range lists {
+			f.Add(i, s)
 		}
 		for _, s := range []string{`null`, `3`, `-0`, `1e2`, `true`, `"\u0000"`, `"a\nb"`, `"\ud800"`, "\"\xff\"", `"abc"`, `{}`, `1}{`} {
 			f.Add(i, s)
@@ -233,7 +241,7 @@ func FuzzParam(f *testing.F) {
 			t.Fatalf("%s: %q is accepted", p.Name, s)
 		}
 		again, twice, fault := ps[i : i+1].Parse(canonical)
-		if fault != nil || !bytes.Equal(canonical, twice) || again[p.Name] != v {
+		if fault != nil || !bytes.Equal(canonical, twice) || !reflect.DeepEqual(again[p.Name], v) {
 			t.Fatalf("%s: %s is %v, then %v (%v)", p.Name, raw, v, again, fault)
 		}
 		switch v := v.(type) {
@@ -256,6 +264,10 @@ func FuzzParam(f *testing.F) {
 			}
 			if n*unit < p.Min || n*unit > p.Max {
 				t.Fatalf("%s: %s is %d, out of range", p.Name, raw, n)
+			}
+		case []OpName:
+			if int64(len(v)) > p.Max || len(v) != len(slices.Compact(slices.Sorted(slices.Values(v)))) || slices.ContainsFunc(v, func(n OpName) bool { return !n.Valid() }) {
+				t.Fatalf("names %q", v)
 			}
 		}
 	})
@@ -308,6 +320,64 @@ func TestParse(t *testing.T) {
 		case fault != nil && (fault.Details["want"] == "" || len(fault.Message) > 2000):
 			t.Errorf("%.60s: fault without help, or too long: %v", c.raw, fault)
 		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	ps := everyType(t)
+	for _, c := range []struct{ value, says string }{ // says is empty if it is accepted
+		{`[]`, ""}, {`["dm.send"]`, ""}, {`["b","a","dm"]`, ""},
+		{`["a","b","c","d"]`, "more than 3"}, {`["a","b","a"]`, `names "a" twice`}, {`"dm.send"`, "not an array"}, {`null`, "not an array"}, {`{}`, "not an array"},
+		{`["dm send"]`, "no name of an op"}, {`["-x"]`, "no name of an op"}, {`[""]`, "no name of an op"}, {`[1]`, "no name of an op"}, {`[null]`, "no name of an op"}, {`["dm\n"]`, "no name of an op"},
+	} {
+		values, _, fault := ps.Parse(json.RawMessage(`{"n":` + c.value + `}`))
+		var want []OpName
+		switch {
+		case c.says != "" && (fault == nil || !strings.Contains(fault.Message, c.says) || fault.Details["pointer"] != "/n"):
+			t.Errorf("%s: got %v, %v; want a fault with %q at /n", c.value, values, fault, c.says)
+		case c.says == "" && (fault != nil || json.Unmarshal([]byte(c.value), &want) != nil || !reflect.DeepEqual(values["n"], want)):
+			t.Errorf("%s: got %#v, %v", c.value, values["n"], fault)
+		}
+	}
+	for _, most := range []int64{0, -1, MaxNames + 1} {
+		op := Op{Name: "x", Provider: "p", Summary: "s", Params: Params{{Name: "v", Type: Names, Max: most}}}
+		if err := op.Check(); err == nil {
+			t.Errorf("max %d is accepted", most)
+		}
+	}
+}
+
+// The parameters of the chat ops are those of threads.md.
+func TestCronParameters(t *testing.T) {
+	for _, c := range []struct {
+		op   Op
+		want string
+	}{
+		{CronCreate(), "name schedule agent? prompt zone? jitter? until? max_runs? overlap? missed? ops? deadline?"},
+		{CronCancel(), "timer reason?"},
+	} {
+		if err := c.op.Check(); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range c.op.Params {
+			name := p.Name
+			if p.Optional {
+				name += "?"
+			}
+			got = append(got, name)
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s takes %s, want %s", c.op.Name, got, c.want)
+		}
+	}
+	timer := "tm-" + strings.ToLower("01ARZ3NDEKTSV4RRFFQ69G5FAV")
+	cancel := CronCancel()
+	if err := cancel.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, fault := cancel.Params.Parse(json.RawMessage(`{"timer":"` + timer + `"}`)); fault != nil {
+		t.Errorf("%s: %v", timer, fault)
 	}
 }
 
