@@ -36,6 +36,7 @@ var permitted = map[string]struct {
 	"service":                   {[]string{"ops", "failpoint", "service/journal", "service/access", "service/artifacts"}, "the one door"},
 	"service/threads":           {[]string{"ops", "failpoint", "service", "service/access", "service/journal", "harvester", "envelope"}, "replies in, results out"},
 	"adaptors/httpapi":          {[]string{"ops", "service", "service/access", "service/journal", "service/journal/notary", "service/threads"}, "HTTP on top of the service"},
+	"adaptors/adaptortest":      {[]string{"ops", "service", "service/access", "service/journal", "service/journal/sqlite", "service/threads"}, "what every adaptor of a chat passes"},
 	"cmd/box":                   {[]string{"*"}, "wires everything"},
 	"tests":                     {[]string{"*"}, "looks at everything"},
 }
