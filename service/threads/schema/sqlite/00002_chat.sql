@@ -4,7 +4,10 @@
 -- message yet until the first post has made one.
 ALTER TABLE thread ADD COLUMN adaptor TEXT NOT NULL DEFAULT 'rooms';
 ALTER TABLE thread ADD COLUMN address TEXT NOT NULL DEFAULT '';
-CREATE UNIQUE INDEX thread_address ON thread (adaptor, address) WHERE adaptor <> 'rooms';
+-- 1: the address names its root; 0: its first post will make one; 2: it has a root, and
+-- another thread is the one that is found there.
+ALTER TABLE thread ADD COLUMN rooted BIGINT NOT NULL DEFAULT 1;
+CREATE UNIQUE INDEX thread_address ON thread (adaptor, address) WHERE adaptor <> 'rooms' AND rooted = 1;
 
 -- SQLite changes no CHECK, so tables with a new kind are made anew.
 CREATE TABLE post_2 (
