@@ -23,11 +23,12 @@ type Order struct {
 	asking *asking    // what an approval of it is for, nil if it needs none
 	digest string     // of op and parameters, for the idempotency key
 	held   *held      // what it has had of the rates
+	rule   string     // that lets it run, has it ask or refuses it
 }
 
-// Prepare resolves the alias of call, decides permission and validates the
-// parameters. It never fails: what is wrong with the call is kept in the order and
-// refused, on record, by Admit.
+// Prepare resolves the alias of call, weighs the evidence that it is an order, decides
+// permission and validates the parameters. It never fails: what is wrong with the call is
+// kept in the order and refused, on record, by Admit.
 func (d *Door) Prepare(call ops.Call) Order {
 	if call.ID == "" {
 		call.ID = ops.NewCallID()
@@ -36,51 +37,42 @@ func (d *Door) Prepare(call ops.Call) Order {
 	o := Order{call: call, held: new(held)}
 	entry, ok := registry.Lookup(call.Op)
 	if !ok {
-		o.fault = registry.UnknownOp(call.Op)
+		o.refuse(ruleUnknownOp, registry.UnknownOp(call.Op))
 		o.call.Op = ops.OpName(strings.ReplaceAll(clip(string(call.Op), ops.MaxNameLen), "\x00", "\uFFFD"))
 		o.call.Params = keepable(call.Params)
 		return o
 	}
 	o.entry = entry
 	o.call.Op = entry.Name
-	run, ask, policy := d.decisions(call, entry)
-	if !run.Allowed && !ask.Allowed {
-		o.fault = ops.Faultf(ops.NotPermitted, "%s may not run %s: %s", call.By, entry.Name, run.Rule)
+	policy := d.Policy()
+	v := decide(d.rules, policy, ofText(call, entry))
+	if o.rule = v.rule; v.fault != nil {
+		o.fault = v.fault
 		o.call.Params = keepable(call.Params)
 		return o
 	}
 	_, canonical, fault := entry.Params.Parse(call.Params)
 	if fault != nil {
-		o.fault = fault
+		o.refuse(ruleParams, fault)
 		o.call.Params = keepable(call.Params)
 		return o
 	}
 	o.call.Params = canonical
 	if len(call.Key) > ops.MaxKeyLen {
-		o.fault = ops.Faultf(ops.BadRequest, "the idempotency key is longer than %d bytes", ops.MaxKeyLen)
+		o.refuse(ruleKeyLength, ops.Faultf(ops.BadRequest, "the idempotency key is longer than %d bytes", ops.MaxKeyLen))
 		o.call.Key = ""
 		return o
 	}
 	sum := sha256.Sum256([]byte(string(entry.Name) + "\x00" + string(canonical)))
 	o.digest = hex.EncodeToString(sum[:])
-	if !run.Allowed {
+	if v.ask {
 		d.ask(&o, policy.Digest())
 	}
 	return o
 }
 
-// decisions says whether call may run entry now, whether it may otherwise wait for an
-// approval, and which policy says so.
-func (d *Door) decisions(call ops.Call, entry *ops.Entry) (run, ask access.Decision, policy *access.Policy) {
-	policy = d.Policy()
-	request := runRequest(call.By, entry)
-	request.Entrance, request.Evidence = access.Entrance(call.From), call.Evidence
-	if run = policy.Decide(request); !run.Allowed {
-		request.Action = access.Ask
-		ask = policy.Decide(request)
-	}
-	return run, ask, policy
-}
+// refuse makes o one that is refused, by rule.
+func (o *Order) refuse(rule string, f *ops.Fault) { o.rule, o.fault = rule, f }
 
 // runRequest asks whether by may run entry, on the worst evidence that there is.
 func runRequest(by ops.Identity, entry *ops.Entry) access.Request {
@@ -122,7 +114,7 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 		return Ticket{}, err
 	}
 	if o.fault == nil && (!known || live != call.By) {
-		o.fault = ops.Faultf(ops.NotPermitted, "%s does not exist or has been revoked", call.By)
+		o.refuse(ruleIdentity, ops.Faultf(ops.NotPermitted, "%s does not exist or has been revoked", call.By))
 	}
 	if o.fault == nil && call.Key != "" {
 		earlier, found, err := byKey(tx, call.By.ID, call.Key)
@@ -135,7 +127,7 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 		}
 	}
 	if fault := d.take(o); fault != nil {
-		o.fault = fault
+		o.refuse(ruleRate, fault)
 	}
 	if err := insert(tx, o, string(d.store.Boot())); err != nil {
 		return Ticket{}, err
@@ -145,19 +137,19 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 		if err := d.settled(tx, call, outcome); err != nil {
 			return Ticket{}, err
 		}
-		return Ticket{Call: call.ID, Op: call.Op, State: ops.Refused, Outcome: &outcome}, nil
+		return Ticket{Call: call.ID, Op: call.Op, State: ops.Refused, Outcome: &outcome, Rule: o.rule}, nil
 	}
 	if o.asking != nil {
 		id, err := d.park(tx, o)
 		if err != nil {
 			return Ticket{}, err
 		}
-		return Ticket{Call: call.ID, Op: call.Op, State: ops.Parked, Approval: id}, nil
+		return Ticket{Call: call.ID, Op: call.Op, State: ops.Parked, Approval: id, Rule: o.rule}, nil
 	}
 	if err := record(tx, call, "call.received", nil); err != nil {
 		return Ticket{}, err
 	}
-	return Ticket{Call: call.ID, Op: call.Op, State: ops.Received, task: newTask(call, o.entry)}, nil
+	return Ticket{Call: call.ID, Op: call.Op, State: ops.Received, Rule: o.rule, task: newTask(call, o.entry)}, nil
 }
 
 // earlierCall is what a known key leads to.
@@ -167,13 +159,14 @@ type earlierCall struct {
 	digest  string
 	state   ops.State
 	outcome *ops.Outcome
+	rule    string
 }
 
 // again is the ticket for a call that was made before. What it came to is replayed, but
 // not as retryable: that takes a new key.
 func (e earlierCall) again(tx journal.Tx, digest string) (Ticket, error) {
 	refused := func(f *ops.Fault) (Ticket, error) {
-		return Ticket{Call: e.id, Op: e.op, State: e.state,
+		return Ticket{Call: e.id, Op: e.op, State: e.state, Rule: e.rule,
 			Outcome: &ops.Outcome{State: ops.Refused, Fault: f.With("call", e.id)}}, nil
 	}
 	switch {
@@ -181,7 +174,7 @@ func (e earlierCall) again(tx journal.Tx, digest string) (Ticket, error) {
 		return refused(ops.Faultf(ops.KeyReused, "this idempotency key was used for call %s, with another op or other parameters; use a new key", e.id))
 	case e.state == ops.Parked:
 		a, _, err := approvalOf(tx, e.id)
-		return Ticket{Call: e.id, Op: e.op, State: e.state, Approval: a.id, Replayed: true}, err
+		return Ticket{Call: e.id, Op: e.op, State: e.state, Approval: a.id, Replayed: true, Rule: e.rule}, err
 	case e.outcome == nil:
 		return refused(ops.Faultf(ops.InProgress, "call %s has this idempotency key and is not settled yet", e.id))
 	}
@@ -191,7 +184,7 @@ func (e earlierCall) again(tx journal.Tx, digest string) (Ticket, error) {
 		f.Retryable = false
 		o.Fault = &f
 	}
-	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: &o, Replayed: true}, nil
+	return Ticket{Call: e.id, Op: e.op, State: e.state, Outcome: &o, Replayed: true, Rule: e.rule}, nil
 }
 
 // Submit admits one call and runs it. The ticket of a call that runs is not

@@ -174,6 +174,7 @@ func (d *Door) ask(o *Order, policy string) {
 		o.asking = &asking{policy: policy, restsOn: things}
 		return
 	}
+	o.rule = ruleBinding
 	if !errors.As(err, &o.fault) {
 		d.log.Error("a call cannot be parked: what it rests on cannot be read", "op", o.call.Op, "err", err)
 		o.fault = ops.Faultf(ops.Conflict, "%s needs an approval, and what it rests on cannot be read now; the gateway's log has the particulars", o.call.Op)

@@ -45,6 +45,7 @@ type ApprovalListing struct {
 	SideEffecting bool          `json:"side_effecting"`
 	By            ops.Identity  `json:"by"` // who ordered the call
 	Source        string        `json:"source"`
+	Rule          string        `json:"rule,omitempty"` // that had it wait, see Ticket
 	RequestedAt   string        `json:"requested_at"`
 	ExpiresAt     string        `json:"expires_at"`
 	DecidedAt     string        `json:"decided_at,omitempty"`
@@ -67,7 +68,7 @@ type ApprovalShowing struct {
 func (a approval) listed(c storedCall) ApprovalListing {
 	l := ApprovalListing{
 		Approval: a.id, Call: a.call, State: a.state, Op: c.Op, Summary: a.summary, SideEffecting: a.sideEffecting,
-		By: c.By, Source: c.From.Source, RequestedAt: ops.Stamp(a.requestedAt), ExpiresAt: ops.Stamp(a.expiresAt), DecidedBy: a.decidedBy,
+		By: c.By, Source: c.From.Source, Rule: c.rule, RequestedAt: ops.Stamp(a.requestedAt), ExpiresAt: ops.Stamp(a.expiresAt), DecidedBy: a.decidedBy,
 	}
 	if a.decidedAt != nil {
 		l.DecidedAt = ops.Stamp(*a.decidedAt)

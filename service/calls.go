@@ -28,6 +28,7 @@ type storedCall struct {
 	effect     string
 	definition string
 	digest     string
+	rule       string
 	outcome    *ops.Outcome
 }
 
@@ -51,7 +52,10 @@ func insert(tx journal.Tx, o Order, owner string) error {
 		provider, definition = o.entry.Provider, o.entry.Digest
 	}
 	now := tx.Now().UnixMilli()
-	state, key, outcome, settled := ops.Received, any(nil), any(nil), any(nil)
+	state, key, outcome, settled, wake := ops.Received, any(nil), any(nil), any(nil), any(nil)
+	if call.From.Wake != "" {
+		wake = call.From.Wake
+	}
 	if o.fault != nil {
 		b, err := json.Marshal(ops.Outcome{State: ops.Refused, Fault: o.fault})
 		if err != nil {
@@ -67,11 +71,11 @@ func insert(tx journal.Tx, o Order, owner string) error {
 		}
 	}
 	_, err = tx.Exec(`INSERT INTO call (id, by_id, by_role, op, provider, effect, definition, params, body_hash, idem_key,
-			source, origin, evidence, state, owner, outcome, received_at, settled_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
+			source, origin, evidence, state, owner, outcome, received_at, settled_at, rule, wake)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
 		string(call.ID), string(call.By.ID), string(call.By.Role), string(call.Op), provider, effect(o.entry), definition,
 		string(call.Params), o.digest, key, call.From.Source, string(origin), string(evidence), string(state), owner,
-		outcome, now, settled)
+		outcome, now, settled, o.rule, wake)
 	return err
 }
 
@@ -81,7 +85,7 @@ func byKey(tx journal.Tx, by ops.IdentityID, key string) (e earlierCall, found b
 		return e, false, err
 	}
 	c := calls[0]
-	return earlierCall{id: c.ID, op: c.Op, digest: c.digest, state: c.State, outcome: c.outcome}, true, nil
+	return earlierCall{id: c.ID, op: c.Op, digest: c.digest, state: c.State, outcome: c.outcome, rule: c.rule}, true, nil
 }
 
 // load reads one call, or returns NotFound.
@@ -111,7 +115,7 @@ func unknownCall(id ops.CallID) *ops.Fault {
 func selectCalls(tx journal.Tx, where string, args ...any) ([]storedCall, error) {
 	var calls []storedCall
 	err := tx.Query(`SELECT id, by_id, by_role, op, provider, effect, definition, params, body_hash, idem_key, origin, evidence,
-			state, outcome, received_at, started_at, settled_at FROM call `+where,
+			state, outcome, received_at, started_at, settled_at, rule FROM call `+where,
 		func(scan func(...any) error) error {
 			var c storedCall
 			var params, origin, evidence string
@@ -119,7 +123,7 @@ func selectCalls(tx journal.Tx, where string, args ...any) ([]storedCall, error)
 			var received int64
 			var started, settled *int64
 			if err := scan((*string)(&c.ID), (*string)(&c.By.ID), (*string)(&c.By.Role), (*string)(&c.Op), &c.Provider, &c.effect, &c.definition,
-				&params, &c.digest, &key, &origin, &evidence, (*string)(&c.State), &outcome, &received, &started, &settled); err != nil {
+				&params, &c.digest, &key, &origin, &evidence, (*string)(&c.State), &outcome, &received, &started, &settled, &c.rule); err != nil {
 				return err
 			}
 			c.Params = json.RawMessage(params)

@@ -73,6 +73,7 @@ type Door struct {
 	store    journal.Store
 	registry *ops.Live
 	policy   *access.LivePolicy
+	rules    []rule
 	log      *slog.Logger
 	onSettle []SettleFunc
 
@@ -141,6 +142,7 @@ func New(cfg Config) (*Door, error) {
 		store:    cfg.Store,
 		registry: cfg.Registry,
 		policy:   cfg.Policy,
+		rules:    rules,
 		log:      cfg.Log,
 		tasks:    make(map[ops.CallID]*task),
 		shares:   make(map[ops.IdentityID]*share),

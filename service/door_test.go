@@ -166,7 +166,7 @@ func fine(_ context.Context, c ops.Call) (ops.Outcome, error) {
 }
 
 func call(by ops.Identity, op ops.OpName) ops.Call {
-	return ops.Call{Op: op, By: by, Params: json.RawMessage(`{}`), From: ops.Origin{Source: "test"}}
+	return ops.Call{Op: op, By: by, Params: json.RawMessage(`{}`), From: ops.Origin{Source: "api/test"}}
 }
 
 func TestRefusals(t *testing.T) {
@@ -340,7 +340,7 @@ func TestIdempotency(t *testing.T) {
 	}
 	h := newHouse(t, write("t.write", gated), read("t.read", fine))
 	keyed := func(by ops.Identity, op ops.OpName, params string) ops.Call {
-		return ops.Call{Op: op, By: by, Key: "k", Params: json.RawMessage(params), From: ops.Origin{Source: "test"}}
+		return ops.Call{Op: op, By: by, Key: "k", Params: json.RawMessage(params), From: ops.Origin{Source: "api/test"}}
 	}
 	first, err := h.door.Submit(t.Context(), keyed(ada, "t.write", `{"n":1}`))
 	if err != nil {

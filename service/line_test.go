@@ -79,7 +79,7 @@ func bounded1(b ops.Bound, concurrency int) ops.Bound {
 func (h *house) orderTo(by ops.Identity, op ops.OpName, source string) Ticket {
 	h.t.Helper()
 	c := call(by, op)
-	c.From.Source = source
+	c.From.Source, c.Evidence = source, sure
 	ticket, err := h.door.Submit(context.Background(), c)
 	if err != nil {
 		h.t.Fatalf("%s: %v", source, err)
@@ -93,7 +93,7 @@ func (h *house) reply(by ops.Identity, names ...ops.OpName) []Ticket {
 	var orders []Order
 	for i, n := range names {
 		c := call(by, n)
-		c.From.Source = fmt.Sprint(n, i+1)
+		c.From.Source, c.Evidence = fmt.Sprint(n, i+1), sure
 		orders = append(orders, h.door.Prepare(c))
 	}
 	var tickets []Ticket

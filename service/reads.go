@@ -281,6 +281,7 @@ type CallListing struct {
 	By         ops.Identity `json:"by"`
 	State      ops.State    `json:"state"`
 	Source     string       `json:"source"`
+	Rule       string       `json:"rule,omitempty"` // that let it run, parked or refused it, see Ticket
 	ReceivedAt string       `json:"received_at"`
 	SettledAt  string       `json:"settled_at,omitempty"`
 }
@@ -331,7 +332,7 @@ func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, er
 	}{Calls: []CallListing{}}
 	err = d.store.View(ctx, func(tx journal.Tx) error {
 		// Neither parameters nor outcomes: a page of those could be very large.
-		return tx.Query(`SELECT id, by_id, by_role, op, source, state, received_at, settled_at FROM call
+		return tx.Query(`SELECT id, by_id, by_role, op, source, state, rule, received_at, settled_at FROM call
 			WHERE `+whose+` AND ($2 = '' OR id < $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR op = $4)
 			ORDER BY id DESC LIMIT $5`,
 			func(scan func(...any) error) error {
@@ -339,7 +340,7 @@ func (d *Door) listCalls(ctx context.Context, by ops.Identity, q Query) (any, er
 				var received int64
 				var settled *int64
 				if err := scan((*string)(&c.ID), (*string)(&c.By.ID), (*string)(&c.By.Role), (*string)(&c.Op), &c.From.Source,
-					(*string)(&c.State), &received, &settled); err != nil {
+					(*string)(&c.State), &c.rule, &received, &settled); err != nil {
 					return err
 				}
 				c.ReceivedAt, c.SettledAt = moment(received), maybe(settled)
@@ -411,7 +412,7 @@ func (d *Door) showCall(ctx context.Context, by ops.Identity, q Query) (any, err
 // listed is c as it stands now: a call without side effects that runs is not
 // written as running, and is shown so all the same.
 func (d *Door) listed(c storedCall) CallListing {
-	l := CallListing{Call: c.ID, Op: c.Op, By: c.By, State: c.State, Source: c.From.Source, ReceivedAt: ops.Stamp(c.ReceivedAt)}
+	l := CallListing{Call: c.ID, Op: c.Op, By: c.By, State: c.State, Source: c.From.Source, Rule: c.rule, ReceivedAt: ops.Stamp(c.ReceivedAt)}
 	if c.SettledAt != nil {
 		l.SettledAt = ops.Stamp(*c.SettledAt)
 	}

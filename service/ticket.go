@@ -10,6 +10,10 @@ type Ticket struct {
 	// Replayed says that this key and body were known: Outcome is the stored one,
 	// and nothing ran.
 	Replayed bool
+	// Rule is what let the call run, had it parked or refused it: a rule of the
+	// specification of threads ("R4 key missing"), "policy: " and the name of a rule of the
+	// policy, or what else was wrong. Its first word says which kind.
+	Rule string
 	// Approval is what a parked call waits for. Such a ticket has no Outcome, and
 	// nothing is under way.
 	Approval ApprovalID

@@ -37,7 +37,7 @@ type Request struct {
 	Provider      string     // who owns the op
 	SideEffecting bool       // what the op's definition says
 	Entrance      string     // where the order came in: the first part of Origin.Source
-	WakeDeclared  bool       // the wake declared this op; false while there are no wakes
+	WakeDeclared  bool       // the wake whose key it carries was raised for this op
 	Evidence      ops.Evidence
 
 	// For See, Output, Cancel, Reply and Approve.
@@ -102,6 +102,7 @@ func (r Request) about() (types.EntityUID, types.Record, bool) {
 			"evidence_key":   types.Long(r.Evidence.Key),
 			"evidence_echo":  types.Long(r.Evidence.Echo),
 			"clean":          types.Boolean(r.Evidence.Clean),
+			"fresh":          types.Boolean(r.Evidence.Fresh),
 		}), true
 	case See, Output, Cancel, Reply, Approve:
 		return types.NewEntityUID("Identity", types.String(r.Owner)), types.NewRecord(types.RecordMap{

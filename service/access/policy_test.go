@@ -257,6 +257,7 @@ func TestContext(t *testing.T) {
 		{`context.evidence_key >= 2`, with(run, func(r *Request) { r.Evidence.Key = 2 }), with(run, func(r *Request) { r.Evidence.Key = 1 })},
 		{`context.evidence_echo == 255`, with(run, func(r *Request) { r.Evidence.Echo = 255 }), run},
 		{`context.clean`, with(run, func(r *Request) { r.Evidence.Clean = true }), run},
+		{`context.fresh`, with(run, func(r *Request) { r.Evidence.Fresh = true }), run},
 		{`principal == Agent::"scout"`, run, with(run, func(r *Request) { r.By.ID = "ada" })},
 		{`principal is Agent`, run, with(run, func(r *Request) { r.By.Role = ops.Bridge })},
 		{`context.owner == "ada"`, see, with(see, func(r *Request) { r.Owner = "bob" })},
