@@ -18,24 +18,40 @@ const MaxShown = 16 << 10
 // Outcome renders what came of call for the thread it came from: a line that says
 // which call and what state, the result or the fault in a fence, and a line for each file
 // that was kept.
-func Outcome(call ops.Call, o ops.Outcome) string {
+func Outcome(call ops.Call, o ops.Outcome) string { return OutcomeUpTo(call, o, MaxShown) }
+
+// OutcomeUpTo is Outcome with another bound than MaxShown, in bytes.
+func OutcomeUpTo(call ops.Call, o ops.Outcome, most int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s: %s (%s)\n", mark(o.State), plain(string(call.Op)), words(o.State), plain(string(call.ID)))
 	switch {
 	case o.Fault != nil:
-		b.WriteString(fence(faultText(o.Fault), "text", call.ID))
+		b.WriteString(fence(cut(faultText(o.Fault), call.ID, most), "text"))
 	case o.Result != nil:
 		text, kind := resultText(o.Result)
 		if strings.TrimSpace(text) == "" {
 			b.WriteString("(no output)\n")
 			break
 		}
-		b.WriteString(fence(text, kind, call.ID))
+		b.WriteString(fence(cut(text, call.ID, most), kind))
 	}
 	for _, p := range o.Published {
 		fmt.Fprintf(&b, "kept: %s, %d bytes, %s\n", plain(p.File), p.Bytes, plain(p.Digest))
 	}
 	return b.String()
+}
+
+// Whole is the text of an outcome alone, all of it and neutral, for a file beside a post
+// that shows less.
+func Whole(o ops.Outcome) string {
+	switch {
+	case o.Fault != nil:
+		return Neutral(faultText(o.Fault))
+	case o.Result != nil:
+		text, _ := resultText(o.Result)
+		return Neutral(text)
+	}
+	return ""
 }
 
 // Note renders a remark of the gateway itself for a thread, one line. Words that
@@ -132,24 +148,19 @@ func depth(value []byte) (deepest int) {
 }
 
 // fence puts text between fences that it cannot close.
-func fence(text, label string, id ops.CallID) string {
-	text = Neutral(cut(text, id))
-	if !strings.HasSuffix(text, "\n") {
-		text += "\n"
-	}
-	wall := strings.Repeat("`", max(3, longestRun(text, '`')+1))
-	return wall + label + "\n" + text + wall + "\n"
+func fence(text, label string) string {
+	var b strings.Builder
+	f := block(text, label)
+	f.writeTo(&b)
+	return b.String()
 }
 
-// cut keeps the head and the tail of a text that is too long.
-func cut(text string, id ops.CallID) string {
-	if len(text) <= MaxShown {
+// cut keeps the head and the tail of a text that is longer than most bytes.
+func cut(text string, id ops.CallID, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	head, tail := text[:MaxShown*3/4], text[len(text)-MaxShown/4:]
-	for len(head) > 0 && !utf8.RuneStart(text[len(head)]) {
-		head = head[:len(head)-1]
-	}
+	head, tail := text[:runeStart(text, most*3/4)], text[len(text)-most/4:]
 	for len(tail) > 0 && !utf8.RuneStart(tail[0]) {
 		tail = tail[1:]
 	}
