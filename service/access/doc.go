@@ -15,9 +15,9 @@
 // anything: a name that does not exist is an error with a line, never a rule that
 // silently does not apply. [LivePolicy] holds the one in force, which a reload swaps.
 // The default one (policy/default.cedar): operators may do everything; an agent runs
-// ops without side effects and dm.send, hands in its own replies and sees its own calls
-// and threads; a bridge does for the agents that it is enrolled for what they could do
-// through a reply, and sees what they see.
+// ops without side effects and those that its wake declared, asks for the others, hands in
+// its own replies and sees its own calls and threads; a bridge does for the agents that it
+// is enrolled for what they could do through a reply, and sees what they see.
 //
 // Its words: an action is a kind of thing that one may do; a principal is who, with the
 // role as its type; a resource is what it is done to, an op, what belongs to an

@@ -23,7 +23,7 @@ func fixedRule(r Request) bool {
 	case ops.Agent:
 		switch r.Action {
 		case Run:
-			return !r.SideEffecting || r.Op == ops.DMSend().Name
+			return !r.SideEffecting || r.WakeDeclared
 		case Ask:
 			return r.SideEffecting
 		case See, Output, Cancel, Reply:
@@ -122,8 +122,9 @@ func TestDefaultPolicyMutations(t *testing.T) {
 		mutate(`Action::"`+action+`"`, `Action::"approve"`)
 	}
 	mutate(`Action::"see", Action::"output", Action::"reply"`, `Action::"see", Action::"output", Action::"reply", Action::"cancel"`)
-	mutate(`resource == Op::"dm.send"`, "resource")
-	mutate(`dm.send`, "dm.sent")
+	mutate("context.wake_declared", "context.clean")
+	mutate("context.wake_declared", "context.side_effecting")
+	mutate("when { context.wake_declared };", ";")
 	mutate("!context", "context")
 	mutate("when {", "unless {")
 	mutate("when { context.own };", ";")
