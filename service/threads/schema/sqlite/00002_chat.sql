@@ -126,18 +126,22 @@ CREATE TABLE shown (
     PRIMARY KEY (thread, digest, author)
 );
 
--- What has been shown in a thread, by whom, and the end of it, which the next message may
--- go on.
+-- What has been shown in a thread, by whom, and the ends of it, which the next message may
+-- go on: of all that was said (author *) and of each author's words.
 CREATE TABLE material (
     thread   TEXT NOT NULL,
     author   TEXT NOT NULL,
     messages BIGINT NOT NULL,
+    orders   BIGINT NOT NULL,
     overflow BIGINT NOT NULL,       -- 1: more than could be kept, so nothing is certain
     PRIMARY KEY (thread, author)
 );
 CREATE TABLE material_tail (
-    thread TEXT PRIMARY KEY,
-    tail   TEXT NOT NULL
+    thread TEXT NOT NULL,
+    author TEXT NOT NULL,
+    writer TEXT NOT NULL,           -- whose words all of it is, + if several wrote it
+    tail   TEXT NOT NULL,
+    PRIMARY KEY (thread, author)
 );
 
 -- What a person has written to decide about an approval, until it is carried out.

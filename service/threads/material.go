@@ -1,0 +1,626 @@
+package threads
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"inband/ops"
+)
+
+// Bounds of what is read out of untrusted material.
+const (
+	maxOrders   = 4096     // of one message that are kept
+	maxTail     = 16 << 10 // bytes of what was said before, which a message may go on
+	shortTail   = 512      // of them, when no object stands open
+	nameReach   = 256      // bytes before an object in which an op's name belongs to it
+	directReach = 16       // of them, for an object that is empty
+	maxLevels   = 3        // of backslashes, one quoted in the other
+	maxFrames   = 1 << 16  // brackets that stand open
+	maxHeight   = 128      // of an object, as in the grammar
+	workPerByte = 16       // bytes that may be looked at for each byte of a text
+	workAtLeast = 64 << 10
+)
+
+// material is what stands in a text that looks like an order, far more of it than the
+// harvester would call one: a text that is only quoted must be known again when an
+// agent writes it without the quotation marks.
+type material struct {
+	orders   []string // digests, in order, each once
+	overflow bool     // there is more than could be kept or looked at
+	// The beginning and the end of the text, without what is not seen, for orders that are
+	// split over messages. head is all of it when whole is set.
+	head, tail string
+	whole      bool
+	resolve    func(string) (ops.OpName, bool)
+}
+
+// readMaterial finds what looks like an order in text: a JSON object behind the name of
+// an op, and call objects, wherever they stand. resolve knows the names of ops, and
+// their other names. The work is linear in the length of text: it ends in overflow when
+// it would be more than workPerByte bytes for each one.
+func readMaterial(text string, resolve func(string) (ops.OpName, bool)) material {
+	r := newReader(len(text), resolve)
+	plain := r.all(text)
+	m := material{orders: r.list(), overflow: r.overflow, resolve: resolve}
+	m.head, m.whole = first(plain, maxTail), len(plain) <= maxTail
+	m.tail = last(plain, maxTail)
+	if !r.open {
+		m.tail = last(plain, shortTail)
+	} else if r.far > maxTail {
+		m.overflow = true // what stands open began before all that is kept of it
+	}
+	return m
+}
+
+// across finds the orders that begin in what was said before and end in m.
+func (m material) across(before string) (orders []string, overflow bool) {
+	if before == "" || !strings.ContainsAny(m.head, "}｝&\\") {
+		return nil, false
+	}
+	r := newReader(len(before)+len(m.head), m.resolve)
+	r.all(before + m.head)
+	overflow = r.overflow || !m.whole && r.open && r.far > len(m.head)
+	if len(r.orders) == 0 {
+		return nil, overflow
+	}
+	// What stands in the part before was its author's, and is known.
+	earlier := newReader(len(before), m.resolve)
+	earlier.all(before)
+	for _, digest := range r.list() {
+		_, in := slices.BinarySearch(m.orders, digest)
+		if _, known := earlier.orders[digest]; !known && !in {
+			orders = append(orders, digest)
+		}
+	}
+	return orders, overflow
+}
+
+// after is what is kept of before and m for the message behind them.
+func (m material) after(before string) string {
+	if !m.whole {
+		return m.tail
+	}
+	return last(before+m.head, maxTail)
+}
+
+// first and last cut s to at most n bytes, between characters.
+func first(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+func last(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	i := len(s) - n
+	for i < len(s) && !utf8.RuneStart(s[i]) {
+		i++
+	}
+	return s[i:]
+}
+
+// orderDigest is what an order is known again by: the op, resolved, and its parameters
+// in RFC 8785 form with every string folded.
+func orderDigest(op ops.OpName, params []byte) string {
+	r := newReader(len(params), func(string) (ops.OpName, bool) { return "", false })
+	text := string(params)
+	if end, whole := r.object(text, skipSpace(text, 0)); whole && skipSpace(text, end) == len(text) {
+		if canonical, ok := canonicalOf(r.out); ok {
+			return digestOrder(op, canonical)
+		}
+	}
+	return digestOrder(op, params) // no order that runs: its parameters are refused
+}
+
+func digestOrder(op ops.OpName, canonical []byte) string {
+	h := sha256.New()
+	h.Write([]byte(op))
+	h.Write([]byte{0})
+	h.Write(canonical)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// canonicalOf is the RFC 8785 form of an object, false if it has none.
+func canonicalOf(object []byte) ([]byte, bool) {
+	canonical, fault := ops.Canonical(json.RawMessage(object))
+	return canonical, fault == nil
+}
+
+// A reader reads one text, in each way that it can be read.
+type reader struct {
+	resolve  func(string) (ops.OpName, bool)
+	budget   int // bytes that may still be looked at
+	examined int
+	base     int // length of the text as it was written
+
+	orders   map[string]struct{}
+	overflow bool
+	open     bool // an object stands open at the end
+	far      int  // how far before the end one began that may be an order
+
+	// of the reading at hand
+	text   string
+	names  []opAt
+	seen   int // names are known up to here
+	marked bool
+	frames []frame
+	out    []byte // the object at hand without what is between its tokens, its strings folded
+}
+
+// opAt is the name of an op in a text.
+type opAt struct {
+	op         ops.OpName
+	start, end int
+}
+
+// A frame is a bracket that stands open.
+type frame struct {
+	start  int // in the text
+	out    int // in reader.out
+	brace  bool
+	size   int // members or elements so far
+	height int // levels inside
+	member role
+	call   ops.OpName // what a member of the object names as the op
+	params [2]int     // in reader.out, of the member that has the parameters
+}
+
+// A role is what a member of an object is for a call object.
+type role uint8
+
+const (
+	noRole role = iota
+	opRole
+	maybeOpRole
+	paramsRole
+)
+
+// roles knows more names than the grammar: what other tools call the same.
+var roles = map[string]role{
+	"op": opRole, "tool": maybeOpRole, "name": maybeOpRole, "function": maybeOpRole, "action": maybeOpRole, "command": maybeOpRole,
+	"params": paramsRole, "parameters": paramsRole, "arguments": paramsRole, "args": paramsRole, "input": paramsRole,
+}
+
+func newReader(length int, resolve func(string) (ops.OpName, bool)) *reader {
+	return &reader{resolve: resolve, base: length, budget: workPerByte*length + workAtLeast, orders: make(map[string]struct{})}
+}
+
+// spend reports whether n more bytes may be looked at.
+func (r *reader) spend(n int) bool {
+	r.examined += n
+	if r.examined > r.budget {
+		r.overflow = true
+	}
+	return !r.overflow
+}
+
+func (r *reader) list() []string {
+	list := make([]string, 0, len(r.orders))
+	for digest := range r.orders {
+		list = append(list, digest)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (r *reader) keep(op ops.OpName, params []byte) {
+	if !r.spend(2 * len(params)) {
+		return
+	}
+	canonical, ok := canonicalOf(params)
+	if !ok {
+		return
+	}
+	if len(r.orders) == maxOrders {
+		r.overflow = true
+		return
+	}
+	r.orders[digestOrder(op, canonical)] = struct{}{}
+}
+
+// all reads text as it stands and with each level of quoting undone, and returns it
+// without what is not seen.
+func (r *reader) all(text string) string {
+	plain := strip(text)
+	level := plain
+	for n := 0; ; n++ {
+		r.read(level)
+		if folded := fold(level); folded != level {
+			r.read(folded)
+		}
+		if decoded := strip(undoEntities(level)); decoded != level {
+			r.read(decoded)
+			if folded := fold(decoded); folded != decoded {
+				r.read(folded)
+			}
+		}
+		next := unescape(level)
+		if n == maxLevels || next == level || r.overflow {
+			return plain
+		}
+		level = strip(next)
+	}
+}
+
+// read finds the orders of one reading of the text.
+func (r *reader) read(text string) {
+	if strings.IndexByte(text, '{') < 0 || !r.spend(len(text)) {
+		return
+	}
+	r.text, r.names, r.seen, r.marked = text, r.names[:0], 0, false
+	for i := 0; !r.overflow; {
+		n := strings.IndexByte(text[i:], '{')
+		if n < 0 {
+			break
+		}
+		i += n
+		if end := skipSpace(text, i+1); end < len(text) && text[end] == '}' {
+			// Empty objects are everywhere; this finds those in strings as well.
+			for _, op := range r.namesBefore(i, directReach) {
+				r.keep(op, []byte("{}"))
+			}
+		}
+		i, _ = r.object(text, i)
+	}
+}
+
+// object reads on from the { at p, and returns where to look for the next one: behind
+// the object if it is whole, else at the first place that this reading has hidden.
+//
+// Objects inside are found on the way, also when what is around them breaks. What is
+// hidden is inside of strings. A string's own text is looked at in another reading of
+// the whole text, with its quoting undone; here it matters only where the quotes have
+// been taken the wrong way round, which breaks at the first name of a member: so the
+// last string before the break may hold a { that is none of its text.
+func (r *reader) object(text string, p int) (next int, whole bool) {
+	const (
+		wantName = iota
+		wantColon
+		wantValue
+		wantComma
+	)
+	r.frames, r.out = r.frames[:0], r.out[:0]
+	r.push(p, true)
+	state, quote := wantName, p+1
+	i := p + 1
+	broken := func() (int, bool) {
+		if n := strings.IndexByte(text[quote:i], '{'); n >= 0 && quote > p+1 {
+			return quote + n, false
+		}
+		return max(i, p+1), false
+	}
+	defer func() { r.spend(i - p) }()
+	for {
+		i = skipSpace(text, i)
+		if i == len(text) {
+			r.stands(text)
+			return broken()
+		}
+		f := &r.frames[len(r.frames)-1]
+		c := text[i]
+		switch {
+		case c == '}' && f.brace && (state == wantName || state == wantComma), c == ']' && !f.brace && (state == wantValue || state == wantComma):
+			// A comma may stand before it: whoever writes it again leaves that out.
+			i++
+			r.out = append(r.out, c)
+			if r.pop(); len(r.frames) == 0 {
+				return i, true
+			}
+			state = wantComma
+		case c == ',' && state == wantComma:
+			i++
+			if state = wantValue; f.brace {
+				state = wantName
+			}
+		case c == ':' && state == wantColon:
+			i++
+			r.out = append(r.out, c)
+			state = wantValue
+		case c == '"' && (state == wantName || state == wantValue):
+			quote = i + 1
+			if state == wantName || !f.brace {
+				r.element(f)
+			}
+			at := len(r.out)
+			n, ok := r.quoted(text[i:])
+			i += n
+			if !ok {
+				if i == len(text) {
+					r.stands(text)
+				}
+				return broken()
+			}
+			if state == wantName {
+				f.member = noRole
+				if len(r.out)-at < 16 {
+					f.member = roles[strings.ToLower(strings.Trim(string(r.out[at:]), `"`))]
+				}
+				state = wantColon
+				continue
+			}
+			r.named(f, r.out[at:])
+			state = wantComma
+		case state != wantValue:
+			return broken()
+		case c == '{' || c == '[':
+			if !f.brace {
+				r.element(f)
+			}
+			if len(r.frames) == maxFrames {
+				r.overflow = true
+				return broken()
+			}
+			r.push(i, c == '{')
+			if state = wantValue; c == '{' {
+				state = wantName
+			}
+			i++
+		default:
+			n := scalar(text[i:])
+			if n == 0 {
+				return broken()
+			}
+			if !f.brace {
+				r.element(f)
+			}
+			r.out = append(r.out, text[i:i+n]...)
+			i += n
+			state = wantComma
+		}
+		if r.overflow {
+			return broken()
+		}
+	}
+}
+
+// element begins one more member or element of f.
+func (r *reader) element(f *frame) {
+	if f.size++; f.size > 1 {
+		r.out = append(r.out, ',')
+	}
+}
+
+func (r *reader) push(i int, brace bool) {
+	r.frames = append(r.frames, frame{start: i, out: len(r.out), brace: brace})
+	open := byte('[')
+	if brace {
+		open = '{'
+	}
+	r.out = append(r.out, open)
+}
+
+// pop leaves the innermost bracket, which has been closed, and keeps what it is.
+func (r *reader) pop() {
+	f := r.frames[len(r.frames)-1]
+	r.frames = r.frames[:len(r.frames)-1]
+	if f.brace && f.height < maxHeight {
+		if f.size > 0 {
+			for _, op := range r.namesBefore(f.start, nameReach) {
+				r.keep(op, r.out[f.out:])
+			}
+		}
+		if f.call != "" {
+			params := []byte("{}")
+			if f.params[1] > 0 {
+				params = r.out[f.params[0]:f.params[1]]
+			}
+			r.keep(f.call, params)
+		}
+	}
+	if len(r.frames) == 0 {
+		return
+	}
+	parent := &r.frames[len(r.frames)-1]
+	parent.height = max(parent.height, f.height+1)
+	if parent.brace && parent.member == paramsRole && f.brace {
+		parent.params = [2]int{f.out, len(r.out)}
+	}
+}
+
+// named takes the string value of the member of f that is at hand.
+func (r *reader) named(f *frame, quoted []byte) {
+	if !f.brace || f.member != opRole && f.member != maybeOpRole || len(quoted) > 6*ops.MaxNameLen {
+		return
+	}
+	name, err := jsontext.AppendUnquote(nil, quoted)
+	if err != nil {
+		return
+	}
+	if op, ok := r.lookup(string(name)); ok {
+		f.call = op
+	} else if f.member == opRole && f.call == "" && ops.OpName(name).Valid() {
+		f.call = ops.OpName(name) // an op that may come to exist
+	}
+}
+
+// stands notes the objects that stand open where the text ends.
+func (r *reader) stands(text string) {
+	r.open = true
+	for _, f := range r.frames {
+		if f.brace && (f.call != "" || f.params[1] > 0 || len(r.namesBefore(f.start, nameReach)) > 0) {
+			// The same place in the text as it was written.
+			r.far = max(r.far, int(int64(len(text)-f.start+nameReach)*int64(r.base)/int64(len(text))))
+			return
+		}
+		if !r.spend(1) {
+			return
+		}
+	}
+}
+
+// quoted reads the string at the beginning of s and appends it to out, folded. It
+// returns how far it has read, and whether the string is whole.
+func (r *reader) quoted(s string) (n int, ok bool) {
+	simple := true
+	for n = 1; n < len(s); n++ {
+		switch c := s[n]; {
+		case c == '"':
+			n++
+			if simple {
+				r.out = append(r.out, s[:n]...)
+				return n, true
+			}
+			text, err := jsontext.AppendUnquote(nil, s[:n])
+			if err != nil {
+				return n, false
+			}
+			if r.out, err = jsontext.AppendQuote(r.out, fold(string(text))); err != nil {
+				return n, false
+			}
+			return n, true
+		case c == '\\':
+			simple = false
+			n++
+		case c < ' ':
+			return n, false
+		case c >= 0x7f:
+			simple = false
+		}
+	}
+	return len(s), false
+}
+
+// scalar returns the length of the number or the literal that s begins with, 0 if there
+// is none.
+func scalar(s string) int {
+	n := 0
+	for n < len(s) && n < 512 && (s[n] >= '0' && s[n] <= '9' || s[n] >= 'a' && s[n] <= 'z' || strings.IndexByte("+-.E", s[n]) >= 0) {
+		n++
+	}
+	if n == 0 || !jsontext.Value(s[:n]).IsValid() {
+		return 0
+	}
+	return n
+}
+
+// skipSpace returns where the next token of an object may begin. At the beginning of a
+// line it also passes over what marks a quoted, commented or listed line.
+func skipSpace(s string, i int) int {
+	line := false
+	for i < len(s) {
+		switch c := s[i]; {
+		case c == '\n':
+			line = true
+		case c == ' ' || c == '\t' || c == '\r':
+		case line && strings.IndexByte(">|#*/+", c) >= 0:
+		case line && c == '-' && (i+1 == len(s) || s[i+1] < '0' || s[i+1] > '9'):
+		case c >= utf8.RuneSelf:
+			r, size := utf8.DecodeRuneInString(s[i:])
+			if !unicode.IsSpace(r) {
+				return i
+			}
+			i += size - 1
+		default:
+			return i
+		}
+		i++
+	}
+	return i
+}
+
+// namesBefore returns the ops whose names end at most reach bytes before i, each once.
+func (r *reader) namesBefore(i, reach int) (list []ops.OpName) {
+	r.nameTo(i)
+	n, _ := slices.BinarySearchFunc(r.names, i+1, func(o opAt, end int) int { return cmp.Compare(o.end, end) })
+	for n--; n >= 0 && r.names[n].end >= i-reach && r.spend(1); n-- {
+		if reach == directReach && strings.ContainsFunc(r.text[r.names[n].end:i], func(c rune) bool { return unicode.IsLetter(c) || unicode.IsDigit(c) }) {
+			break
+		}
+		if !slices.Contains(list, r.names[n].op) {
+			list = append(list, r.names[n].op)
+		}
+	}
+	return list
+}
+
+// nameTo reads the words of the text up to i.
+func (r *reader) nameTo(i int) {
+	if i <= r.seen || r.text == "" {
+		return
+	}
+	// Names further back than their reach are never asked for: words before are passed
+	// over, but for one that stands across.
+	at := max(r.seen, i-nameReach-ops.MaxNameLen)
+	for at > r.seen && at > 0 && at > i-nameReach-2*ops.MaxNameLen && nameByte[r.text[at-1]] {
+		at--
+	}
+	if !r.spend(i - at) {
+		return
+	}
+	for at < i {
+		if !nameByte[r.text[at]] {
+			at++
+			continue
+		}
+		start := at
+		for at < i && nameByte[r.text[at]] {
+			at++
+		}
+		r.word(start, at)
+	}
+	r.seen = i
+}
+
+// nameByte has the bytes of op names, and the backslash that markdown puts before them.
+var nameByte = func() (t [256]bool) {
+	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/-\\") {
+		t[c] = true
+	}
+	return t
+}()
+
+// word takes one word, which may be the name of an op.
+func (r *reader) word(start, end int) {
+	if end-start > 2*ops.MaxNameLen {
+		return
+	}
+	word := strings.ReplaceAll(r.text[start:end], `\`, "")
+	if op, ok := r.lookup(word); ok {
+		r.names, r.marked = append(r.names, opAt{op, start, end}), false
+		return
+	}
+	switch {
+	case strings.EqualFold(word, "tool") || strings.EqualFold(word, "exec"):
+		r.marked = true
+	case r.marked && start > 0 && r.text[start-1] == '#': // its key
+	case r.marked && ops.OpName(word).Valid():
+		r.names, r.marked = append(r.names, opAt{ops.OpName(word), start, end}), false // an op that may come to exist
+	default:
+		r.marked = false
+	}
+}
+
+// lookup resolves what a word may mean: punctuation behind it, a path before it and its
+// case are nothing that would keep a reader from understanding it.
+func (r *reader) lookup(word string) (ops.OpName, bool) {
+	if len(word) > ops.MaxNameLen || word == "" {
+		return "", false
+	}
+	if op, ok := r.resolve(word); ok {
+		return op, true
+	}
+	plain := strings.ToLower(strings.TrimRight(word, ".:/-"))
+	if plain != word && plain != "" {
+		if op, ok := r.resolve(plain); ok {
+			return op, true
+		}
+	}
+	if i := strings.LastIndexAny(plain, "/:"); i >= 0 {
+		return r.resolve(plain[i+1:])
+	}
+	return "", false
+}
