@@ -87,7 +87,9 @@ func runRequest(by ops.Identity, entry *ops.Entry) access.Request {
 // that is too many for the rate of its op or its identity is refused as RateLimited. One
 // that waits for an approval is parked, and its ticket names the approval. A call whose
 // key is known is not written again: its ticket carries the stored outcome, or the
-// approval that it waits for, or IN_PROGRESS, or KEY_REUSED.
+// approval that it waits for, or IN_PROGRESS, or KEY_REUSED. Nor is one with side effects
+// that is the same, by op and parameters, as an earlier one of its wake, whose key it
+// carries (rule R5).
 //
 // The error is one of the store, or Busy when too many calls wait, in line or for an
 // approval, of all or of the one who ordered them; then nothing of orders may be
@@ -116,15 +118,13 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 	if o.fault == nil && (!known || live != call.By) {
 		o.refuse(ruleIdentity, ops.Faultf(ops.NotPermitted, "%s does not exist or has been revoked", call.By))
 	}
-	if o.fault == nil && call.Key != "" {
-		earlier, found, err := byKey(tx, call.By.ID, call.Key)
-		if err != nil {
-			return Ticket{}, err
-		}
-		if found {
-			d.giveBack(o)
-			return earlier.again(tx, o.digest)
-		}
+	earlier, found, err := before(tx, o)
+	if err != nil {
+		return Ticket{}, err
+	}
+	if found {
+		d.giveBack(o)
+		return earlier.again(tx, o.digest)
 	}
 	if fault := d.take(o); fault != nil {
 		o.refuse(ruleRate, fault)
@@ -152,8 +152,31 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 	return Ticket{Call: call.ID, Op: call.Op, State: ops.Received, Rule: o.rule, task: newTask(call, o.entry)}, nil
 }
 
-// earlierCall is what a known key leads to.
+// before returns the call that o is once more, false if there is none or o is refused.
+func before(tx journal.Tx, o Order) (earlierCall, bool, error) {
+	if o.fault != nil {
+		return earlierCall{}, false, nil
+	}
+	if o.call.Key != "" {
+		if e, found, err := byKey(tx, o.call.By.ID, o.call.Key); err != nil || found {
+			return e, found, err
+		}
+	}
+	if !o.once() {
+		return earlierCall{}, false, nil
+	}
+	return byWake(tx, o)
+}
+
+// once reports whether o is an order that its wake has only once: the same again is most
+// often an agent that repeats itself.
+func (o Order) once() bool {
+	return o.call.From.Wake != "" && o.call.Evidence.Key == ops.KeyGood && o.entry.SideEffecting
+}
+
+// earlierCall is what a known key leads to, or an order that a wake has had.
 type earlierCall struct {
+	same string // what it has in common with this one, for people
 	id      ops.CallID
 	op      ops.OpName
 	digest  string
@@ -176,7 +199,7 @@ func (e earlierCall) again(tx journal.Tx, digest string) (Ticket, error) {
 		a, _, err := approvalOf(tx, e.id)
 		return Ticket{Call: e.id, Op: e.op, State: e.state, Approval: a.id, Replayed: true, Rule: e.rule}, err
 	case e.outcome == nil:
-		return refused(ops.Faultf(ops.InProgress, "call %s has this idempotency key and is not settled yet", e.id))
+		return refused(ops.Faultf(ops.InProgress, "call %s %s and is not settled yet", e.id, e.same))
 	}
 	o := *e.outcome
 	if o.Fault != nil && o.Fault.Retryable { // the same request leads here again, whatever has passed meanwhile

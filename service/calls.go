@@ -84,8 +84,31 @@ func byKey(tx journal.Tx, by ops.IdentityID, key string) (e earlierCall, found b
 	if err != nil || len(calls) == 0 {
 		return e, false, err
 	}
-	c := calls[0]
-	return earlierCall{id: c.ID, op: c.Op, digest: c.digest, state: c.State, outcome: c.outcome, rule: c.rule}, true, nil
+	return calls[0].earlier("has this idempotency key"), true, nil
+}
+
+func (c *storedCall) earlier(same string) earlierCall {
+	return earlierCall{same: same, id: c.ID, op: c.Op, digest: c.digest, state: c.State, outcome: c.outcome, rule: c.rule}
+}
+
+// byWake returns the call of the wake of o that is the same as o. One that was refused, or
+// whose fault says that nothing ran and that it is to be ordered again, is none.
+func byWake(tx journal.Tx, o Order) (earlierCall, bool, error) {
+	calls, err := selectCalls(tx, `WHERE wake = $1 AND body_hash = $2 AND by_id = $3 AND state <> 'refused' ORDER BY id`,
+		o.call.From.Wake, o.digest, string(o.call.By.ID))
+	if err != nil {
+		return earlierCall{}, false, err
+	}
+	for _, c := range calls {
+		if c.outcome != nil && c.outcome.Fault != nil {
+			switch c.outcome.Fault.Code {
+			case ops.NotStarted, ops.ApprovalExpired, ops.ApprovalVoid:
+				continue
+			}
+		}
+		return c.earlier("is the same order of this wake"), true, nil
+	}
+	return earlierCall{}, false, nil
 }
 
 // load reads one call, or returns NotFound.

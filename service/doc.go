@@ -1,11 +1,11 @@
 // Package service holds the one door and the life of a call.
 //
 // Every entrance (the API, a reply's directives, timers, workers) makes an
-// [ops.Call] and hands it to the [Door]. The door resolves the alias, decides
-// permission, validates the parameters, takes the idempotency key and writes the
-// intent; then it executes, and writes the outcome together with whatever its
-// OnSettle functions add; only then does anybody hear of it. There is no other
-// way to an executor.
+// [ops.Call] and hands it to the [Door]. The door resolves the alias, weighs the
+// evidence that it is an order and no quotation, decides permission, validates the
+// parameters, takes the idempotency key and writes the intent; then it executes, and
+// writes the outcome together with whatever its OnSettle functions add; only then does
+// anybody hear of it. There is no other way to an executor.
 //
 // # The life of a call
 //
@@ -35,6 +35,10 @@
 // The scope of a key is the identity. The same key with the same op and parameters
 // gives the approval while the call is parked, IN_PROGRESS while it runs and its stored
 // outcome afterwards; with others, KEY_REUSED. A refused call does not use up its key.
+//
+// An order with side effects that carries the key of a wake is had by that wake once: the
+// same op with the same parameters is answered in the same way, whatever message it stands
+// in, but for one that did not run and says to order it again.
 //
 // # Bounds
 //

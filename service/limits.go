@@ -143,9 +143,9 @@ func (d *Door) tooOften(ctx context.Context, o Order) error {
 		return nil
 	}
 	known := false
-	if o.fault == nil && o.call.Key != "" {
+	if o.fault == nil && (o.call.Key != "" || o.once()) {
 		if err := d.store.View(ctx, func(tx journal.Tx) (err error) {
-			_, known, err = byKey(tx, o.call.By.ID, o.call.Key)
+			_, known, err = before(tx, o)
 			return err
 		}); err != nil {
 			return err

@@ -178,6 +178,7 @@ func TestRulesOverAllEvidence(t *testing.T) {
 func TestRuleIsOnRecord(t *testing.T) {
 	h := newRuleHouse(t)
 	for _, tc := range ruleCases {
+		tc.call.From.Wake += tc.name // or it would be the same order as the one before
 		ticket, err := h.door.Submit(t.Context(), tc.call)
 		if err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
