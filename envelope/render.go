@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"inband/ops"
@@ -54,15 +54,22 @@ func Whole(o ops.Outcome) string {
 	return ""
 }
 
-// Note renders a remark of the gateway itself for a thread, one line. Words that
-// come from elsewhere must be passed as args.
+// Note renders a remark of the gateway itself for a thread, one line. Words that come from
+// elsewhere must be passed as args: all that are no numbers or booleans are made fit to
+// stand in a line.
 func Note(format string, args ...any) string {
+	fit := make([]any, len(args))
 	for i, a := range args {
-		if s, ok := a.(string); ok {
-			args[i] = plain(s)
+		switch v := reflect.ValueOf(a); {
+		case v.IsValid() && (v.CanInt() || v.CanUint() || v.CanFloat() || v.Kind() == reflect.Bool):
+			if _, ok := a.(fmt.Stringer); !ok {
+				fit[i] = a
+				continue
+			}
 		}
+		fit[i] = plain(fmt.Sprint(a))
 	}
-	return "ℹ " + fmt.Sprintf(format, args...) + "\n"
+	return "ℹ " + fmt.Sprintf(format, fit...) + "\n"
 }
 
 func mark(s ops.State) string {
@@ -165,78 +172,4 @@ func cut(text string, id ops.CallID, most int) string {
 		tail = tail[1:]
 	}
 	return fmt.Sprintf("%s\n… %d bytes left out; box calls show %s has them …\n%s", head, len(text)-len(head)-len(tail), id, tail)
-}
-
-func longestRun(s string, c byte) int {
-	longest, run := 0, 0
-	for i := range len(s) {
-		if s[i] != c {
-			run = 0
-			continue
-		}
-		run++
-		longest = max(longest, run)
-	}
-	return longest
-}
-
-// openers are what begins something that the harvester acts on or that would hide
-// what follows, with what is shown instead. The first byte is replaced by a rune
-// that looks like it.
-var openers = strings.NewReplacer(
-	"[TOOL", "⟦TOOL", "[EXEC", "⟦EXEC", "[DM", "⟦DM", "[RESULT", "⟦RESULT",
-	"<!--", "‹!--",
-)
-
-// Neutral returns text with nothing in it that could be taken for an order or hide
-// what follows it: directive openers, comment and think tags get another first rune,
-// a line that begins with curl gets a visible mark before it, and control and
-// bidirectional characters are written as escapes. Line breaks and tabs stay.
-func Neutral(text string) string {
-	text = openers.Replace(strings.ReplaceAll(text, "\r\n", "\n"))
-	var b strings.Builder
-	b.Grow(len(text))
-	lineStart := true
-	for i := 0; i < len(text); {
-		if lineStart && curlAhead(text[i:]) {
-			b.WriteString("· ")
-		}
-		r, size := utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r == '<' && thinkAhead(text[i+1:]):
-			b.WriteRune('‹')
-		case r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'):
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteString(text[i : i+size])
-		}
-		lineStart = r == '\n'
-		i += size
-	}
-	return b.String()
-}
-
-// thinkAhead reports whether s, what follows a <, opens or closes a think tag.
-func thinkAhead(s string) bool {
-	s = strings.TrimPrefix(s, "/")
-	for _, name := range []string{"think", "reasoning"} {
-		if len(s) >= len(name) && strings.EqualFold(s[:len(name)], name) {
-			return true
-		}
-	}
-	return false
-}
-
-// curlAhead reports whether the line s begins a curl command.
-func curlAhead(s string) bool {
-	s = strings.TrimLeft(s, " \t")
-	s = strings.TrimLeft(strings.TrimPrefix(s, "$ "), " \t")
-	return strings.HasPrefix(s, "curl")
-}
-
-// plain is a name that came from elsewhere, fit to stand in a line of ours.
-func plain(s string) string {
-	return strings.NewReplacer("\n", " ", "\t", " ", "`", "'", "[", "(", "]", ")", "<", "‹").Replace(Neutral(s))
 }

@@ -37,7 +37,7 @@ func TestOutcome(t *testing.T) {
 		{"a pointer to nothing", ops.Success(ops.NewResult([]int{1}, "/stdout")), "✓ disk.usage: succeeded (c-1)\n```json\n[\n  1\n]\n```\n"},
 		{"a fence inside", shown("```\nx\n````"), "✓ disk.usage: succeeded (c-1)\n`````text\n```\nx\n````\n`````\n"},
 		{"openers", shown("[TOOL a {}] [EXEC [DM [RESULT <!-- <think> </THINK> <reasoning>"), "✓ disk.usage: succeeded (c-1)\n```text\n⟦TOOL a {}] ⟦EXEC ⟦DM ⟦RESULT ‹!-- ‹think> ‹/THINK> ‹reasoning>\n```\n"},
-		{"curl", shown("curl x\n  $ curl y\ncurling"), "✓ disk.usage: succeeded (c-1)\n```text\n· curl x\n·   $ curl y\n· curling\n```\n"},
+		{"curl", shown("curl -d x\n  $ curl\t'y'\ncurling"), "✓ disk.usage: succeeded (c-1)\n```text\ncurl · -d x\n  $ curl ·\t'y'\ncurling\n```\n"},
 		{"control", shown("\x1b[31m\u202eb\x00\r\nc\rd\u2028"), "✓ disk.usage: succeeded (c-1)\n```text\n\\u001b[31m\\u202eb\\u0000\nc\\u000dd\\u2028\n```\n"},
 		{"files", published(shown("a"), "out/report.txt", "[TOOL x {}]\n`curl`"), "✓ disk.usage: succeeded (c-1)\n```text\na\n```\nkept: out/report.txt, 7 bytes, sha256:00\nkept: ⟦TOOL x {}) 'curl', 7 bytes, sha256:00\n"},
 		{"files and no output", published(shown(""), "a"), "✓ disk.usage: succeeded (c-1)\n(no output)\nkept: a, 7 bytes, sha256:00\n"},
@@ -103,7 +103,7 @@ func FuzzNeutral(f *testing.F) {
 		if !utf8.ValidString(got) {
 			t.Fatalf("Neutral(%q) = %q is not UTF-8", s, got)
 		}
-		if again := Neutral(got); again != got && !strings.Contains(got, "curl") {
+		if again := Neutral(got); again != got {
 			t.Fatalf("Neutral(%q) = %q, and again %q", s, got, again)
 		}
 		for _, opener := range []string{"[TOOL", "[EXEC", "[DM", "[RESULT", "<!--", "<think", "</think", "<reasoning"} {

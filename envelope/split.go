@@ -108,7 +108,7 @@ func split(text string, l Limit) (pieces []piece, rest int) {
 	for {
 		open := at.wall.line(&l)
 		room := l.Size - l.size(open)
-		if l.size(text[:l.fit(text, room+1)]) <= room {
+		if l.fit(text, room) == len(text) {
 			return append(pieces, piece{open: open, text: text}), 0
 		}
 		last := len(pieces)+1 == l.Parts

@@ -232,34 +232,3 @@ func runeStart(s string, n int) int {
 	}
 	return n
 }
-
-// A fenced is a text between walls that it cannot close.
-type fenced struct{ open, text, wall string }
-
-// block puts text into a fence with the given label.
-func block(text, label string) fenced {
-	text = breakRuns(Neutral(text))
-	if !strings.HasSuffix(text, "\n") {
-		text += "\n"
-	}
-	wall := strings.Repeat("`", max(3, longestRun(text, '`')+1))
-	return fenced{wall + label + "\n", text, wall + "\n"}
-}
-
-func (f *fenced) frame() int { return len(f.open) + len(f.wall) }
-
-func (f *fenced) writeTo(b *strings.Builder) {
-	b.WriteString(f.open)
-	b.WriteString(f.text)
-	b.WriteString(f.wall)
-}
-
-// maxRun bounds the runs of backticks that are shown as they are: a wall is one longer
-// than the longest.
-const maxRun = 24
-
-// breakRuns puts a mark into runs of backticks that are longer than maxRun.
-func breakRuns(s string) string {
-	long := strings.Repeat("`", maxRun)
-	return strings.ReplaceAll(s, long+"`", long+"·`")
-}
