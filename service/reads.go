@@ -77,10 +77,41 @@ type About struct {
 	Version   string
 	StartedAt time.Time
 	Config    any             // what it runs with, without secrets
-	Adaptors  []string        // by name
+	Adaptors  []string        // the built-in ones, by name
 	Missing   func() []string // what keeps it from being ready, nothing if it is
+	// Chats is how its adaptors of chats are, by name. Nil is none.
+	Chats func() []AdaptorState
 	// Condition is what its ops have. Nil is the zero value.
 	Condition func() Condition
+}
+
+// AdaptorState is how an adaptor is. Times are as ops.Stamp writes them, absent for never;
+// counts are since the gateway has started.
+type AdaptorState struct {
+	Name        string `json:"name"`
+	Kind        string `json:"kind"` // built-in, webhook
+	Running     bool   `json:"running"`
+	Problem     string `json:"problem,omitempty"` // why it does not run, and what to do
+	LastIn      string `json:"last_in,omitempty"`
+	LastOut     string `json:"last_out,omitempty"`
+	RateLimited string `json:"rate_limited_until,omitempty"`
+	LastError   string `json:"last_error,omitempty"` // the kind of the last post's failure, absent if it went well
+	Refused     int64  `json:"refused,omitempty"`    // events whose signature was not right
+	Failed      int64  `json:"failed,omitempty"`     // posts and edits that failed, rate limits aside
+	Skipped     int64  `json:"skipped,omitempty"`    // messages of the platform's history that could not be read
+	Alerts      int64  `json:"alerts,omitempty"`     // times that the place in that history was lost
+	Behind      bool   `json:"behind,omitempty"`     // that history could not be read the last time
+}
+
+func (a About) adaptors() []AdaptorState {
+	list := []AdaptorState{}
+	for _, name := range a.Adaptors {
+		list = append(list, AdaptorState{Name: name, Kind: "built-in", Running: true})
+	}
+	if a.Chats != nil {
+		list = append(list, a.Chats()...)
+	}
+	return list
 }
 
 // NewReads returns the reads of the door, the identities and the gateway itself.
@@ -97,7 +128,7 @@ func NewReads(d *Door, directory *access.Directory, about About) *Reads {
 		}},
 		Read{Name: "config", Manage: true, Do: func(context.Context, ops.Identity, Query) (any, error) { return about.Config, nil }},
 		Read{Name: "adaptors", Do: func(context.Context, ops.Identity, Query) (any, error) {
-			return map[string]any{"adaptors": about.Adaptors}, nil
+			return map[string]any{"adaptors": about.adaptors()}, nil
 		}},
 		Read{Name: "ops", Do: func(_ context.Context, by ops.Identity, _ Query) (any, error) {
 			return d.List(by), nil
@@ -280,6 +311,7 @@ type CallListing struct {
 	Op         ops.OpName   `json:"op"`
 	By         ops.Identity `json:"by"`
 	State      ops.State    `json:"state"`
+	Held       bool         `json:"held,omitempty"` // it does not begin while what it belongs to is stopped
 	Source     string       `json:"source"`
 	Rule       string       `json:"rule,omitempty"` // that let it run, parked or refused it, see Ticket
 	ReceivedAt string       `json:"received_at"`
@@ -417,7 +449,8 @@ func (d *Door) listed(c storedCall) CallListing {
 		l.SettledAt = ops.Stamp(*c.SettledAt)
 	}
 	if c.State == ops.Received {
-		if t := d.task(c.ID); t != nil && t.began.Load() {
+		began, held := d.progress(c.ID)
+		if l.Held = held; began {
 			l.State = ops.Running
 		}
 	}

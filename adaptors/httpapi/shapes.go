@@ -52,7 +52,7 @@ type Provider struct {
 
 // Adaptors is the answer of /v1/adaptors.
 type Adaptors struct {
-	Adaptors []string `json:"adaptors"`
+	Adaptors []service.AdaptorState `json:"adaptors"`
 }
 
 // OutboxPage is a page of what is not delivered.
