@@ -37,6 +37,7 @@ var permitted = map[string]struct {
 	"service/threads":           {[]string{"ops", "failpoint", "service", "service/access", "service/journal", "harvester", "envelope"}, "replies in, results out"},
 	"service/timers":            {[]string{"ops", "service", "service/access", "service/journal", "service/threads"}, "when agents are woken"},
 	"adaptors/httpapi":          {[]string{"ops", "service", "service/access", "service/journal", "service/journal/notary", "service/threads", "service/timers"}, "HTTP on top of the service"},
+	"adaptors/webhook":          {[]string{"ops", "service", "service/threads"}, "a chat behind signed HTTP"},
 	"adaptors/adaptortest":      {[]string{"ops", "service", "service/access", "service/journal", "service/journal/sqlite", "service/threads"}, "what every adaptor of a chat passes"},
 	"cmd/box":                   {[]string{"*"}, "wires everything"},
 	"tests":                     {[]string{"*"}, "looks at everything"},
@@ -58,6 +59,7 @@ var only = map[string]struct{ in, why string }{
 	"github.com/elastic/go-seccomp-bpf":            {"exec/sandbox", "every filter is built in one place"},
 	"github.com/landlock-lsm/go-landlock/landlock": {"exec/sandbox", "every ruleset is built in one place"},
 	"github.com/cedar-policy/cedar-go":             {"service/access", "one place decides"},
+	"github.com/hashicorp/go-retryablehttp":        {"adaptors/webhook", "whoever sends again must know what was sent"},
 	"github.com/robfig/cron/v3":                    {"service/timers", "expressions are read in one place, around what its parser gets wrong"},
 }
 
