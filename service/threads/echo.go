@@ -1,6 +1,7 @@
 package threads
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -147,4 +148,50 @@ func exists(tx journal.Tx, sql string, args ...any) (found bool, err error) {
 		return scan(&one)
 	}, args...)
 	return found, err
+}
+
+// maxRead bounds what is read of one outcome, in bytes: it is done in the transaction that
+// settles the call.
+const maxRead = 256 << 10
+
+// resultMaterial is what stands in the outcome of a call that is posted in a thread, before
+// anything of it is made harmless. Of what is longer than maxRead, the head and the tail
+// are read, as the post shows them; where all of it is attached to the post, nothing is
+// certain then.
+func (t *Threads) resultMaterial(call ops.Call, o ops.Outcome) material {
+	var text string
+	switch {
+	case o.Result != nil:
+		text = string(o.Result.Value)
+	case o.Fault != nil:
+		b, err := json.Marshal(o.Fault)
+		if err != nil {
+			panic(fmt.Sprintf("threads: a fault that is no JSON: %v", err))
+		}
+		text = string(b)
+	}
+	if len(text) <= maxRead {
+		return t.materialOf(text)
+	}
+	cut := ends(text)
+	if o.Result != nil && o.Result.Show != "" {
+		var object map[string]any
+		if json.Unmarshal(o.Result.Value, &object) == nil {
+			shown, _ := object[strings.TrimPrefix(o.Result.Show, "/")].(string)
+			cut += "\n" + ends(shown)
+		}
+	}
+	m := t.materialOf(cut)
+	if c := t.chat(call.From.Answer.Adaptor); c != nil && c.Limits().Files {
+		m.overflow = true
+	}
+	return m
+}
+
+// ends is the head and the tail of a text that is longer than maxRead.
+func ends(s string) string {
+	if len(s) <= maxRead {
+		return s
+	}
+	return first(s, maxRead*3/4) + "\n" + last(s, maxRead/4)
 }

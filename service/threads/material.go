@@ -1,6 +1,7 @@
 package threads
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -39,17 +40,51 @@ type material struct {
 	// split over messages. head is all of it when whole is set.
 	head, tail string
 	whole      bool
-	resolve    func(string) (ops.OpName, bool)
+	words      vocabulary
 }
 
-// readMaterial finds what looks like an order in text: a JSON object behind the name of
-// an op, and call objects, wherever they stand. resolve knows the names of ops, and
-// their other names. The work is linear in the length of text: it ends in overflow when
-// it would be more than workPerByte bytes for each one.
+// A vocabulary is what readMaterial has to know of the ops that there are.
+type vocabulary struct {
+	// resolve knows the names of ops, and their other names.
+	resolve func(string) (ops.OpName, bool)
+	// takes reports whether an op has a parameter; an object with another member can be
+	// no order of it. Nil is yes.
+	takes func(op ops.OpName, param string) bool
+}
+
+// vocabulary is that of the ops in force.
+func (t *Threads) vocabulary() vocabulary {
+	registry := t.registry.Current()
+	return vocabulary{
+		resolve: func(name string) (ops.OpName, bool) {
+			e, ok := registry.Lookup(ops.OpName(name))
+			if !ok {
+				return "", false
+			}
+			return e.Name, true
+		},
+		takes: func(op ops.OpName, param string) bool {
+			e, ok := registry.Lookup(op)
+			return !ok || slices.ContainsFunc(e.Params, func(p ops.Param) bool { return p.Name == param })
+		},
+	}
+}
+
+// materialOf is readMaterial with the ops in force.
+func (t *Threads) materialOf(text string) material { return t.vocabulary().read(text) }
+
+// readMaterial finds what looks like an order in text by the names of ops alone.
 func readMaterial(text string, resolve func(string) (ops.OpName, bool)) material {
-	r := newReader(len(text), resolve)
+	return vocabulary{resolve: resolve}.read(text)
+}
+
+// read finds what looks like an order in text: a JSON object behind the name of an op,
+// and call objects, wherever they stand. The work is linear in the length of text: it
+// ends in overflow when it would be more than workPerByte bytes for each one.
+func (v vocabulary) read(text string) material {
+	r := newReader(len(text), v)
 	plain := r.all(text)
-	m := material{orders: r.list(), overflow: r.overflow, resolve: resolve}
+	m := material{orders: r.list(), overflow: r.overflow, words: v}
 	m.head, m.whole = first(plain, maxTail), len(plain) <= maxTail
 	m.tail = last(plain, maxTail)
 	if !r.open {
@@ -65,14 +100,14 @@ func (m material) across(before string) (orders []string, overflow bool) {
 	if before == "" || !strings.ContainsAny(m.head, "}｝&\\") {
 		return nil, false
 	}
-	r := newReader(len(before)+len(m.head), m.resolve)
+	r := newReader(len(before)+len(m.head), m.words)
 	r.all(before + m.head)
 	overflow = r.overflow || !m.whole && r.open && r.far > len(m.head)
 	if len(r.orders) == 0 {
 		return nil, overflow
 	}
 	// What stands in the part before was its author's, and is known.
-	earlier := newReader(len(before), m.resolve)
+	earlier := newReader(len(before), m.words)
 	earlier.all(before)
 	for _, digest := range r.list() {
 		_, in := slices.BinarySearch(m.orders, digest)
@@ -116,7 +151,7 @@ func last(s string, n int) string {
 // orderDigest is what an order is known again by: the op, resolved, and its parameters
 // in RFC 8785 form with every string folded.
 func orderDigest(op ops.OpName, params []byte) string {
-	r := newReader(len(params), func(string) (ops.OpName, bool) { return "", false })
+	r := newReader(len(params), vocabulary{resolve: func(string) (ops.OpName, bool) { return "", false }})
 	text := string(params)
 	if end, whole := r.object(text, skipSpace(text, 0)); whole && skipSpace(text, end) == len(text) {
 		if canonical, ok := canonicalOf(r.out); ok {
@@ -142,7 +177,7 @@ func canonicalOf(object []byte) ([]byte, bool) {
 
 // A reader reads one text, in each way that it can be read.
 type reader struct {
-	resolve  func(string) (ops.OpName, bool)
+	vocabulary
 	budget   int // bytes that may still be looked at
 	examined int
 	base     int // length of the text as it was written
@@ -177,6 +212,8 @@ type frame struct {
 	member role
 	call   ops.OpName // what a member of the object names as the op
 	params [2]int     // in reader.out, of the member that has the parameters
+	// foreign says that a member is none of a call object's.
+	foreign bool
 }
 
 // A role is what a member of an object is for a call object.
@@ -187,16 +224,18 @@ const (
 	opRole
 	maybeOpRole
 	paramsRole
+	otherRole // key and id
 )
 
 // roles knows more names than the grammar: what other tools call the same.
 var roles = map[string]role{
 	"op": opRole, "tool": maybeOpRole, "name": maybeOpRole, "function": maybeOpRole, "action": maybeOpRole, "command": maybeOpRole,
 	"params": paramsRole, "parameters": paramsRole, "arguments": paramsRole, "args": paramsRole, "input": paramsRole,
+	"key": otherRole, "id": otherRole,
 }
 
-func newReader(length int, resolve func(string) (ops.OpName, bool)) *reader {
-	return &reader{resolve: resolve, base: length, budget: workPerByte*length + workAtLeast, orders: make(map[string]struct{})}
+func newReader(length int, words vocabulary) *reader {
+	return &reader{vocabulary: words, base: length, budget: workPerByte*length + workAtLeast, orders: make(map[string]struct{})}
 }
 
 // spend reports whether n more bytes may be looked at.
@@ -218,7 +257,7 @@ func (r *reader) list() []string {
 }
 
 func (r *reader) keep(op ops.OpName, params []byte) {
-	if !r.spend(2 * len(params)) {
+	if !r.spend(len(params)) || !r.fits(op, params) || !r.spend(2*len(params)) {
 		return
 	}
 	canonical, ok := canonicalOf(params)
@@ -230,6 +269,24 @@ func (r *reader) keep(op ops.OpName, params []byte) {
 		return
 	}
 	r.orders[digestOrder(op, canonical)] = struct{}{}
+}
+
+// fits reports whether op has all parameters that an object names.
+func (r *reader) fits(op ops.OpName, object []byte) bool {
+	if r.takes == nil {
+		return true
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(object))
+	if _, err := d.ReadToken(); err != nil {
+		return false
+	}
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil || !r.takes(op, name.String()) || d.SkipValue() != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // all reads text as it stands and with each level of quoting undone, and returns it
@@ -349,6 +406,7 @@ func (r *reader) object(text string, p int) (next int, whole bool) {
 				if len(r.out)-at < 16 {
 					f.member = roles[strings.ToLower(strings.Trim(string(r.out[at:]), `"`))]
 				}
+				f.foreign = f.foreign || f.member == noRole
 				state = wantColon
 				continue
 			}
@@ -413,12 +471,12 @@ func (r *reader) pop() {
 				r.keep(op, r.out[f.out:])
 			}
 		}
-		if f.call != "" {
-			params := []byte("{}")
-			if f.params[1] > 0 {
-				params = r.out[f.params[0]:f.params[1]]
-			}
-			r.keep(f.call, params)
+		switch {
+		case f.call == "":
+		case f.params[1] > 0:
+			r.keep(f.call, r.out[f.params[0]:f.params[1]])
+		case !f.foreign: // a list of ops is full of those that have other members
+			r.keep(f.call, []byte("{}"))
 		}
 	}
 	if len(r.frames) == 0 {

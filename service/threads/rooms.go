@@ -16,7 +16,8 @@ type post struct {
 	id       string // "" for a fresh one
 	thread   string
 	kind     string       // reply, result, note, message, wake, heard
-	author   ops.Identity // zero: the gateway
+	author   ops.Identity // zero: the gateway, or one who is no identity
+	name     string       // of that one: the platform's id
 	body     string
 	call     ops.CallID
 	wake     WakeID
@@ -54,9 +55,9 @@ func addPost(tx journal.Tx, p post) (id string, err error) {
 	if id = p.id; id == "" {
 		id = newPostID()
 	}
-	if _, err := tx.Exec(`INSERT INTO post (thread, seq, id, kind, author_id, author_role, body, posted_at, call, message, wake, platform_id)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-		p.thread, seq, id, p.kind, orNull(string(p.author.ID)), orNull(string(p.author.Role)), p.body, now,
+	if _, err := tx.Exec(`INSERT INTO post (thread, seq, id, kind, author_id, author_role, author_name, body, posted_at, call, message, wake, platform_id)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+		p.thread, seq, id, p.kind, orNull(string(p.author.ID)), orNull(string(p.author.Role)), orNull(p.name), p.body, now,
 		orNull(string(p.call)), orNull(p.message), orNull(string(p.wake)), orNull(p.platform)); err != nil {
 		return "", err
 	}

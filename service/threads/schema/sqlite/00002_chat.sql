@@ -153,10 +153,11 @@ CREATE TABLE decision (
     approve  BIGINT NOT NULL,
     code     TEXT NOT NULL,
     reason   TEXT NOT NULL,
-    state    TEXT NOT NULL CHECK (state IN ('new', 'done')),
+    state    TEXT NOT NULL CHECK (state IN ('new', 'done', 'refused')), -- refused: its code can be used again
     at       BIGINT NOT NULL
 );
 CREATE INDEX decision_new ON decision (id) WHERE state = 'new';
+CREATE INDEX decision_code ON decision (thread, code);
 
 -- The short code of an approval in its thread.
 CREATE TABLE approval_code (
