@@ -251,7 +251,7 @@ func (s signs) defused(text string, p place) string {
 			}
 		case 'w', 'W':
 			if p == inOurLine && rest.beginsFold("ww.") {
-				part(i+2)
+				part(i + 2)
 			}
 		}
 	}
@@ -399,7 +399,10 @@ func (s signs) isName() bool {
 func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // A fenced is a text between walls that it cannot close.
-type fenced struct{ open, text, wall string }
+type fenced struct {
+	open, text, wall string
+	added            int // bytes that were added to the end of text
+}
 
 // block puts text into a fence with the given label.
 func block(text, label string) fenced {
@@ -411,11 +414,13 @@ func block(text, label string) fenced {
 	for _, v := range readings(text) {
 		run = max(run, v.read(text).longestRun())
 	}
+	added := 0
 	if !strings.HasSuffix(text, "\n") {
 		text += "\n"
+		added = 1
 	}
 	wall := strings.Repeat("`", max(3, run+1))
-	return fenced{wall + label + "\n", text, wall + "\n"}
+	return fenced{wall + label + "\n", text, wall + "\n", added}
 }
 
 // maxRun bounds the runs of backticks that are shown as they are: a wall is one longer
@@ -453,7 +458,8 @@ func (s signs) longestRun() (longest int) {
 	return longest
 }
 
-func (f *fenced) frame() int { return len(f.open) + len(f.wall) }
+// frame is what stands around the text, in bytes.
+func (f *fenced) frame() int { return len(f.open) + f.added + len(f.wall) }
 
 func (f *fenced) writeTo(b *strings.Builder) {
 	b.WriteString(f.open)
