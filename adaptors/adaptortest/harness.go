@@ -37,10 +37,11 @@ type Intake interface {
 	SetCursor(ctx context.Context, adaptor, value string) error
 }
 
-// Adaptor is an adaptor as a gateway runs it. It has Finder and Editor where its platform
-// can do that.
+// Adaptor is an adaptor as a gateway runs it.
 type Adaptor interface {
-	threads.Chat
+	// Chat is what the gateway writes by. It is a Finder and an Editor where the platform
+	// can do that.
+	Chat() threads.Chat
 	// Run receives until ctx ends, and catches up first from the cursor in intake.
 	Run(ctx context.Context, intake Intake) error
 }

@@ -17,9 +17,18 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// deliver empties the outbox of the built-in rooms, then waits for what is added to it.
-// It is the only one that delivers there.
+// deliver empties the outbox, then waits for what is added to it: itself for the
+// built-in rooms, by a courier for each chat. Nobody else delivers.
 func (t *Threads) deliver(after int64) {
+	if len(t.chats) > 0 {
+		couriers := make(map[string]*courier, len(t.chats))
+		for _, chat := range t.chats {
+			c := newCourier(t, chat)
+			couriers[chat.Name()] = c
+			t.work.Go(c.run)
+		}
+		t.work.Go(func() { t.followChats(after, couriers) })
+	}
 	t.drain()
 	done := after // the position up to which the last drain has seen all that was queued
 	service.Follow(t.life, t.store, after, t.log, func(e journal.Event) {

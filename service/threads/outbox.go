@@ -82,13 +82,56 @@ func (t *Threads) send(tx journal.Tx, o outgoing) error {
 // platform takes.
 var unknownLimits = PostLimits{Unit: Bytes, Post: 500, Parts: 8}
 
-// split returns the texts of the posts that o becomes under limits.
-func split(o *outgoing, limits PostLimits) []string {
-	return []string{o.body}
+// standardParts is how many posts one text becomes at most when a platform does not say.
+const standardParts = 8
+
+func (l PostLimits) parts() int {
+	if l.Parts == 0 {
+		return standardParts
+	}
+	return l.Parts
 }
 
 // footer is how much of a post its mark takes, in any unit: a line break and r-ULID.
 const footer = 1 + len("r-") + ulid.EncodedSize
+
+// split returns the texts of the posts that o becomes under limits. Where the platform has
+// attachments, what is too long is the head and a file.
+func split(o *outgoing, limits PostLimits) []string {
+	cut := envelope.Limit{Unit: string(limits.Unit), Size: limits.Post - footer, Parts: limits.parts()}
+	if o.call != "" {
+		cut.Whole = "box calls show " + string(o.call)
+	}
+	if !limits.Files {
+		o.file = ""
+		return envelope.Split(o.body, cut)
+	}
+	cut.Parts, cut.Whole = 1, "the attachment"
+	head := envelope.Split(o.body, cut)
+	if head[0] != o.body && o.file == "" {
+		o.file = o.body
+	}
+	return head
+}
+
+// outcome renders what came of call for a thread of the adaptor, and the whole text of it
+// for an attachment when it shows less than that.
+func (t *Threads) outcome(call ops.Call, o ops.Outcome) (body, file string) {
+	c := t.chat(call.From.Answer.Adaptor)
+	if c == nil {
+		return envelope.Outcome(call, o), ""
+	}
+	limits := c.Limits()
+	if !limits.Files {
+		// A tenth is left for fences that are closed and opened again.
+		return envelope.OutcomeUpTo(call, o, limits.parts()*(limits.Post-footer)*9/10), ""
+	}
+	body = envelope.Outcome(call, o)
+	if whole := envelope.Whole(o); len(whole) > min(envelope.MaxShown, limits.Post*9/10) {
+		file = whole
+	}
+	return body, file
+}
 
 var adaptorName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
@@ -128,8 +171,8 @@ func (t *Threads) enqueueResult(tx journal.Tx, call ops.Call, o ops.Outcome) err
 		return nil
 	}
 	o, _ = service.Told(t.door.Policy(), call.By, o)
-	return t.send(tx, outgoing{kind: "result", about: string(call.ID), thread: call.From.Answer.Opaque, call: call.ID,
-		body: envelope.Outcome(call, o)})
+	body, file := t.outcome(call, o)
+	return t.send(tx, outgoing{kind: "result", about: string(call.ID), thread: call.From.Answer.Opaque, call: call.ID, body: body, file: file})
 }
 
 // enqueueParked writes into the outbox that a call waits, in the transaction that parks
@@ -138,7 +181,11 @@ func (t *Threads) enqueueParked(tx journal.Tx, call ops.Call, id service.Approva
 	if call.From.Answer == nil {
 		return nil
 	}
-	note := envelope.Note("%s (%s) waits for approval %s, until %s. Nothing has run.", string(call.Op), string(call.ID), string(id), ops.Stamp(expires))
+	rule := ""
+	if err := tx.Query(`SELECT rule FROM call WHERE id = $1`, func(scan func(...any) error) error { return scan(&rule) }, string(call.ID)); err != nil {
+		return err
+	}
+	note := envelope.Parked(call, string(id), "", expires, rule)
 	return t.send(tx, outgoing{kind: "note", about: string(id), thread: call.From.Answer.Opaque, call: call.ID, body: note})
 }
 
