@@ -65,7 +65,7 @@ func TestDocumentListsTheRoutes(t *testing.T) {
 				t.Errorf("two operations are called %s", op.OperationID)
 			}
 			ids[op.OperationID] = true
-			open := path == "/healthz" || path == "/readyz" || path == "/openapi.json"
+			open := path == "/healthz" || path == "/readyz" || path == "/openapi.json" || path == "/v1/adaptors/{name}/events"
 			if needs := len(op.Security) > 0; needs == open {
 				t.Errorf("%s %s: needs a token is %v", method, path, needs)
 			}
@@ -136,7 +136,7 @@ func compiler(t *testing.T, raw any) *jsonschema.Compiler {
 
 // Every route answers what its document says, faults included.
 func TestAnswersFitTheDocument(t *testing.T) {
-	g := open(t)
+	g := open(t, func(c *Config) { c.Hooks = &hooks{} })
 	d, raw := g.document()
 	c := compiler(t, raw)
 
@@ -193,7 +193,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/replies", "", `{"agent":"scout","room":"lobby","message":"m-1","text":"again"}`},
 		{"/v1/replies", "", `{"agent":"scout","thread":"` + ack.Thread + `","message":"m-2","text":"[TOOL x {}] [TOOL test.a/b {}]"}`},
 		{"/v1/status", "", ""}, {"/v1/version", "", ""}, {"/v1/config", "", ""}, {"/v1/providers", "", ""},
-		{"/v1/adaptors", "", ""}, {"/v1/outbox", "", ""}, {"/v1/ops", "", ""}, {"/v1/threads", "", ""}, {"/v1/agents", "", ""}, {"/v1/calls", "", ""},
+		{"/v1/adaptors", "", ""}, {"/v1/adaptors/{name}/events", "/v1/adaptors/chat/events", "{}"}, {"/v1/outbox", "", ""}, {"/v1/ops", "", ""}, {"/v1/threads", "", ""}, {"/v1/agents", "", ""}, {"/v1/calls", "", ""},
 		{"/v1/ops/{name}", "/v1/ops/test.a%2Fb", ""},
 		{"/v1/threads/{id}", "/v1/threads/" + ack.Thread, ""},
 		{"/v1/calls/{id}", "/v1/calls/" + string(done.Call), ""},

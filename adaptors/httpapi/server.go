@@ -57,7 +57,7 @@ type Events interface {
 	Head(ctx context.Context) (int64, error)
 }
 
-// Config is what a Server stands on. All but Sandbox, Hosts and Limits is required.
+// Config is what a Server stands on. All but Hooks, Sandbox, Hosts and Limits is required.
 type Config struct {
 	Door       Door
 	Reads      Reads
@@ -75,6 +75,8 @@ type Config struct {
 	// Ready names what keeps the gateway from being ready, nothing if it is. Strangers
 	// read it.
 	Ready func() []string
+	// Hooks takes the events of chats. Nil has none.
+	Hooks Hooks
 	// Sandbox is the layers of it that the gateway has. Strangers read it.
 	Sandbox []service.Layer
 
@@ -89,6 +91,8 @@ type Config struct {
 type Limits struct {
 	Body        int64         // bytes of a body (64 KiB)
 	Reply       int64         // bytes of the body of a reply (1 MiB)
+	Event       int64         // bytes of the body of an event of a chat (1 MiB)
+	Events      int           // such requests under way, beside Requests; more are Busy (64)
 	Header      int           // bytes of a request's header (32 KiB)
 	Requests    int           // requests under way, the last eighth for operators only; more are Busy (512)
 	Connections int           // connections; more wait in the system's queue (1024)
@@ -104,11 +108,11 @@ type Limits struct {
 
 func (l Limits) withDefaults() (Limits, error) {
 	standard := Limits{
-		Body: 64 << 10, Reply: 1 << 20, Header: 32 << 10, Requests: 512, Connections: 1024, Streams: 64, OwnStreams: 8,
+		Body: 64 << 10, Reply: 1 << 20, Event: 1 << 20, Events: 64, Header: 32 << 10, Requests: 512, Connections: 1024, Streams: 64, OwnStreams: 8,
 		ReadHeader: 10 * time.Second, Read: 30 * time.Second, Write: 30 * time.Second, Idle: 2 * time.Minute,
 		Wait: 10 * time.Minute, Heartbeat: 15 * time.Second,
 	}
-	ok := orStandard(&l.Body, standard.Body) && orStandard(&l.Reply, standard.Reply) && orStandard(&l.Header, standard.Header) &&
+	ok := orStandard(&l.Body, standard.Body) && orStandard(&l.Reply, standard.Reply) && orStandard(&l.Event, standard.Event) && orStandard(&l.Events, standard.Events) && orStandard(&l.Header, standard.Header) &&
 		orStandard(&l.Requests, standard.Requests) && orStandard(&l.Connections, standard.Connections) &&
 		orStandard(&l.Streams, standard.Streams) && orStandard(&l.OwnStreams, standard.OwnStreams) &&
 		orStandard(&l.ReadHeader, standard.ReadHeader) && orStandard(&l.Read, standard.Read) &&
@@ -138,6 +142,7 @@ type Server struct {
 	notary     Notary
 	audited    notary.Source
 	artifacts  Artifacts
+	hooks      Hooks
 	reload     func(context.Context) (any, error)
 	ready      func() []string
 	sandbox    []service.Layer
@@ -149,6 +154,7 @@ type Server struct {
 	api      huma.API
 	document []byte // openapi.json
 	requests chan struct{}
+	hooked   chan struct{} // as requests, of those that need no token but a signature
 	http     *http.Server
 
 	stopping chan struct{} // closed by Shutdown
@@ -167,7 +173,7 @@ func New(c Config) (*Server, error) {
 	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
 		c.Notary == nil || c.Audited == nil || c.Artifacts == nil ||
 		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
-		return nil, errors.New("httpapi: every field of Config but Sandbox, Hosts and Limits is required")
+		return nil, errors.New("httpapi: every field of Config but Hooks, Sandbox, Hosts and Limits is required")
 	}
 	limits, err := c.Limits.withDefaults()
 	if err != nil {
@@ -175,11 +181,12 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
-		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts,
+		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, hooks: c.Hooks,
 		reload: c.Reload, ready: c.Ready, sandbox: append([]service.Layer{}, c.Sandbox...), log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
 		requests: make(chan struct{}, limits.Requests),
+		hooked:   make(chan struct{}, limits.Events),
 		stopping: make(chan struct{}),
 		streams:  make(map[ops.IdentityID]int),
 	}
@@ -265,6 +272,7 @@ var withToken = []map[string][]string{{"token": {}}}
 func (s *Server) routes() {
 	s.execRoute()
 	s.replyRoute()
+	s.hookRoute()
 	s.readRoutes()
 	s.callRoutes()
 	s.approvalRoutes()

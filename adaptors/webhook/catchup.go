@@ -132,7 +132,7 @@ const (
 // Without a cursor that the bridge knows nobody can tell what was taken: what was written
 // before now is remembered and never run.
 func (a *Adaptor) catchUp(ctx context.Context, into Intake) error {
-	stored, err := into.Cursor(ctx, a.cfg.Name)
+	stored, _, err := into.Cursor(ctx, a.cfg.Name)
 	if err != nil {
 		return fmt.Errorf("read the cursor: %w", err)
 	}

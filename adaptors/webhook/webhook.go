@@ -30,7 +30,8 @@ type Intake interface {
 	Receive(ctx context.Context, in threads.Inbound) (threads.Heard, error)
 	// Known reports whether the message that in names has been taken.
 	Known(ctx context.Context, in threads.Inbound) (bool, error)
-	Cursor(ctx context.Context, adaptor string) (string, error) // "" is none
+	// Cursor returns what SetCursor was given last, false if nothing was.
+	Cursor(ctx context.Context, adaptor string) (value string, ok bool, err error)
 	SetCursor(ctx context.Context, adaptor, value string) error
 }
 
