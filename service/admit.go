@@ -176,7 +176,7 @@ func (o Order) once() bool {
 
 // earlierCall is what a known key leads to, or an order that a wake has had.
 type earlierCall struct {
-	same string // what it has in common with this one, for people
+	same    string // what it has in common with this one, for people
 	id      ops.CallID
 	op      ops.OpName
 	digest  string

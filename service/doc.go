@@ -19,7 +19,7 @@
 // A call without side effects is not written as running: it may always be run
 // again. One with side effects is, before its executor is entered. So after a crash
 // a side-effecting call that is still received has certainly not begun (it fails as
-// NOT_STARTED), and one that is running may have acted (it becomes
+// NOT_STARTED, unless it is held), and one that is running may have acted (it becomes
 // outcome_unknown, and is never run again by itself).
 //
 // A call that its identity may ask for and not run is parked. Somebody who may approve
@@ -29,6 +29,9 @@
 //
 // An op whose whole effect is in the journal implements [Transactional]: its effect
 // and its outcome are one commit, so its outcome is never unknown.
+//
+// Operators stop a thread, or all agents, and start them again (see [Door.Hold]). What is
+// held stays received, over restarts, and begins when it is released.
 //
 // # Idempotency
 //

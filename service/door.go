@@ -95,10 +95,14 @@ type Door struct {
 	closing bool
 	tasks   map[ops.CallID]*task // handed to Run and not settled yet
 	shares  map[ops.IdentityID]*share
-	line    []*task // that wait for room, first come first
-	running int     // tasks that have room
+	line    []*task         // that wait for room, first come first
+	onHold  []*task         // that stand aside, first come first
+	holds   map[string]bool // by scope, as they were last read
+	running int             // tasks that have room
 	inOp    map[ops.OpName]int
 	waiters map[ops.CallID]*waiter
+
+	reading sync.Mutex // one reading of the holds at a time
 
 	deaf   chan struct{} // closed by deafen: the store takes no writes, for good
 	deafen func()
@@ -181,7 +185,11 @@ func (d *Door) Start(ctx context.Context) error {
 		return fmt.Errorf("open the door: %w", err)
 	}
 	d.work.Go(func() { d.follow(head) })
-	if err := d.recover(ctx); err != nil {
+	err = d.readHolds(ctx) // before anything runs
+	if err == nil {
+		err = d.recover(ctx)
+	}
+	if err != nil {
 		d.stop()
 		d.work.Wait()
 		return fmt.Errorf("recover open calls: %w", err)
@@ -192,7 +200,7 @@ func (d *Door) Start(ctx context.Context) error {
 
 // Close lets nothing new in, waits for what runs until ctx ends, then stops it and
 // waits until each outcome is written. Calls that have not begun stay received, for
-// the next start to deal with.
+// the next start to deal with; those that are held do so at once.
 func (d *Door) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closing = true
@@ -200,6 +208,10 @@ func (d *Door) Close(ctx context.Context) error {
 	for _, t := range d.tasks {
 		left = append(left, t)
 	}
+	for _, t := range d.onHold {
+		d.forgo(t)
+	}
+	d.onHold = nil
 	d.mu.Unlock()
 
 	err := error(nil)

@@ -15,6 +15,9 @@ import (
 //
 // No task waits for ever while others pass it. Of its identity's room the last is kept
 // for a task further ahead; what becomes free in its op goes to the first of that op.
+//
+// A task that a hold is over (see Door.Hold) stands aside until it is released. It keeps
+// its place among those that wait, for the bounds, and takes nobody's turn.
 
 // share is what one identity has of the door while it has calls in it.
 type share struct {
@@ -29,7 +32,9 @@ type group struct {
 	tasks []*task
 	left  int  // of tasks, not finished
 	open  bool // its tasks have come to the line
-	next  *group
+	// forgone says that the gateway stops and a task of it, or before it, was held.
+	forgone bool
+	next    *group
 }
 
 // groups parts tasks, which keep their order.
@@ -59,7 +64,7 @@ func (d *Door) open(g *group) {
 		g.open = true
 		for _, t := range g.tasks {
 			if !t.started { // those that were cancelled before have been
-				d.line = append(d.line, t)
+				d.enqueue(t)
 			}
 		}
 		if g.left > 0 {
@@ -67,6 +72,20 @@ func (d *Door) open(g *group) {
 		}
 	}
 	d.dispatch()
+}
+
+// enqueue has t wait for room, or for the hold over it to be released. The caller holds
+// mu, and dispatches.
+func (d *Door) enqueue(t *task) {
+	t.held = d.holdsOver(t.call)
+	switch {
+	case d.closing && (t.held || t.group.forgone):
+		d.forgo(t)
+	case t.held:
+		d.onHold = append(d.onHold, t)
+	default:
+		d.line = append(d.line, t)
+	}
 }
 
 // dispatch starts the tasks in the line that there is room for. The caller holds mu.
@@ -114,10 +133,15 @@ func (d *Door) fits(t *task, behind bool) bool {
 
 // start has t executed, which says what becomes of it. The caller holds mu.
 func (d *Door) start(t *task) {
-	t.started = true
+	t.started, t.held = true, false
 	go func() {
 		defer d.work.Done()
-		d.execute(t)
+		if d.execute(t) {
+			d.finish(t)
+			return
+		}
+		d.work.Add(1) // for its next turn
+		d.putBack(t)
 	}()
 }
 
@@ -132,6 +156,9 @@ func (d *Door) callOff(t *task) {
 	}
 	if i := slices.Index(d.line, t); i >= 0 {
 		d.line = slices.Delete(d.line, i, i+1)
+	}
+	if i := slices.Index(d.onHold, t); i >= 0 {
+		d.onHold = slices.Delete(d.onHold, i, i+1)
 	}
 	d.start(t)
 }
@@ -148,15 +175,12 @@ func (d *Door) finish(t *task) {
 	t.cancel(nil)
 	d.mu.Lock()
 	delete(d.tasks, t.call.ID)
-	if t.room {
-		d.running--
-		t.share.running--
-		if d.inOp[t.call.Op]--; d.inOp[t.call.Op] == 0 {
-			delete(d.inOp, t.call.Op)
-		}
-	}
+	d.giveRoom(t)
 	if t.share.waiting--; t.share.waiting == 0 {
 		delete(d.shares, t.call.By.ID)
+	}
+	if next := t.group.next; next != nil && t.group.forgone {
+		next.forgone = true
 	}
 	if t.group.left--; t.group.left == 0 && t.group.open {
 		d.open(t.group.next)
@@ -165,4 +189,17 @@ func (d *Door) finish(t *task) {
 	}
 	d.mu.Unlock()
 	close(t.done)
+}
+
+// giveRoom gives back the room that t has, if it has any. The caller holds mu.
+func (d *Door) giveRoom(t *task) {
+	if !t.room {
+		return
+	}
+	t.room = false
+	d.running--
+	t.share.running--
+	if d.inOp[t.call.Op]--; d.inOp[t.call.Op] == 0 {
+		delete(d.inOp, t.call.Op)
+	}
 }

@@ -13,7 +13,8 @@ import (
 //
 // Calls that may run again are put in line; the others are settled by what is
 // certain: one with side effects that had not begun has failed, one that had may
-// have acted. One that waits for an approval goes on waiting.
+// have acted. One that waits for an approval goes on waiting, and one that is held, which
+// has certainly not begun, until it is released.
 func (d *Door) recover(ctx context.Context) error {
 	var open []storedCall
 	err := d.store.View(ctx, func(tx journal.Tx) (err error) {
@@ -60,7 +61,7 @@ func (d *Door) left(c storedCall) (ops.Outcome, *task) {
 	switch {
 	case c.effect == "outside" && c.State == ops.Running:
 		return ops.Outcome{State: ops.Unknown, Fault: unknownFault()}, nil
-	case c.effect == "outside":
+	case c.effect == "outside" && !d.held(c):
 		return ops.Failure(ops.Faultf(ops.NotStarted, "the gateway stopped before this call began; nothing ran; order it again")), nil
 	}
 	// The op may have changed since: what runs again must still be what was
@@ -70,4 +71,11 @@ func (d *Door) left(c storedCall) (ops.Outcome, *task) {
 		return ops.Failure(ops.Faultf(ops.NotStarted, "the gateway stopped before this call finished, and its op has changed since; order it again")), nil
 	}
 	return ops.Outcome{}, newTask(c.call(), entry)
+}
+
+// held reports whether a hold is over c, by what is in memory.
+func (d *Door) held(c storedCall) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.holdsOver(c.call())
 }

@@ -29,6 +29,7 @@ type task struct {
 	group   *group // what it may run beside
 	started bool   // execute has it
 	room    bool   // it counts among what runs
+	held    bool   // it stands aside, for a hold
 }
 
 func newTask(call ops.Call, entry *ops.Entry) *task {
@@ -79,38 +80,40 @@ func (d *Door) Run(tickets ...Ticket) {
 	d.open(groups(tasks))
 }
 
-// execute takes t through its executor and writes the outcome.
-func (d *Door) execute(t *task) {
-	defer d.finish(t)
+// execute takes t through its executor and writes the outcome, true; or does not begin
+// it, because a hold is over it, false.
+func (d *Door) execute(t *task) bool {
 	if t.ctx.Err() != nil {
 		d.neverBegan(t)
-		return
+		return true
 	}
 	if tx := transactional(t.entry); tx != nil {
-		d.executeTx(t, tx)
-		return
+		return d.executeTx(t, tx)
 	}
 	fault, err := d.begin(t)
 	switch {
+	case errors.Is(err, errHeld):
+		return false
 	case err != nil && t.ctx.Err() != nil:
 		d.neverBegan(t)
-		return
+		return true
 	case err != nil:
 		d.log.Error("call not begun: the store does not let it", "call", t.call.ID, "op", t.call.Op, "err", err)
 		fault = ops.Faultf(ops.NotStarted, "the store could not be read or written when this call was to begin, so nothing ran")
 	}
 	if fault != nil {
 		d.settle(t, ops.Failure(fault))
-		return
+		return true
 	}
 	if d.stale(t) {
-		return
+		return true
 	}
 	t.began.Store(true)
 	failpoint.Here("door.started")
 	outcome := d.outcomeOf(t)
 	failpoint.Here("door.executed")
 	d.settle(t, outcome)
+	return true
 }
 
 // neverBegan settles a task that was cancelled before it began. One that waits
@@ -122,17 +125,18 @@ func (d *Door) neverBegan(t *task) {
 }
 
 // begin decides for the last time whether t may run. For a side-effecting call it
-// writes that it runs, before its executor is entered.
+// writes that it runs, before its executor is entered. The error is errHeld, and nothing
+// is written, when a hold is over t.
 func (d *Door) begin(t *task) (fault *ops.Fault, err error) {
 	if !t.entry.SideEffecting {
 		err = d.store.View(t.ctx, func(tx journal.Tx) (err error) {
-			fault, err = revoked(tx, t.call)
+			fault, err = d.barred(tx, t.call)
 			return err
 		})
 		return fault, err
 	}
 	err = d.store.Update(d.life, func(tx journal.Tx) (err error) {
-		if fault, err = revoked(tx, t.call); err != nil || fault != nil {
+		if fault, err = d.barred(tx, t.call); err != nil || fault != nil {
 			return err
 		}
 		n, err := tx.Exec(`UPDATE call SET state = 'running', started_at = $1, owner = $2 WHERE id = $3 AND state = 'received'`,
@@ -146,6 +150,18 @@ func (d *Door) begin(t *task) (fault *ops.Fault, err error) {
 		return record(tx, t.call, "call.running", nil)
 	})
 	return fault, err
+}
+
+// barred is what keeps call from beginning now: the fault of revoked, or errHeld.
+func (d *Door) barred(tx journal.Tx, call ops.Call) (*ops.Fault, error) {
+	if fault, err := revoked(tx, call); err != nil || fault != nil {
+		return fault, err
+	}
+	held, err := d.stopped(tx, call)
+	if err == nil && held {
+		err = errHeld
+	}
+	return nil, err
 }
 
 // revoked is the fault of a call whose identity has been revoked since it was
@@ -202,10 +218,10 @@ func guarded(f func() (ops.Outcome, error)) (o ops.Outcome, err error) {
 }
 
 // executeTx runs an op whose effect is in the journal. An op that breaks leaves
-// nothing behind, so its call has certainly failed.
-func (d *Door) executeTx(t *task, e Transactional) {
-	d.write(t, func(tx journal.Tx) (ops.Outcome, error) {
-		if fault, err := revoked(tx, t.call); err != nil || fault != nil {
+// nothing behind, so its call has certainly failed. It is false when a hold is over t.
+func (d *Door) executeTx(t *task, e Transactional) bool {
+	return d.write(t, func(tx journal.Tx) (ops.Outcome, error) {
+		if fault, err := d.barred(tx, t.call); err != nil || fault != nil {
 			return ops.Failure(fault), err
 		}
 		outcome, err := guarded(func() (ops.Outcome, error) { return e.ExecuteTx(tx, t.call) })
@@ -276,8 +292,9 @@ const (
 
 // write commits what outcome returns. While the store cannot write (a full disk) it
 // tries again until the gateway stops; the call then stays as it is on record, and
-// the next start says what is known of it.
-func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) {
+// the next start says what is known of it. It is false when outcome says errHeld, and
+// true when there is nothing more to be done about t.
+func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) bool {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		// The outcome is written also while the gateway stops: hence no d.life.
 		err := d.store.Update(context.Background(), func(tx journal.Tx) error {
@@ -289,13 +306,15 @@ func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) {
 		})
 		if err == nil {
 			failpoint.Here("door.settled")
-			return
+			return true
 		}
 		var broke *opError
 		switch {
+		case errors.Is(err, errHeld):
+			return false
 		case errors.Is(err, errNotOpen), errors.Is(err, errNotPending):
 			d.log.Warn("outcome not written: the call is settled already", "call", t.call.ID, "op", t.call.Op)
-			return
+			return true
 		case errors.As(err, &broke):
 			d.log.Error("op broke", "call", t.call.ID, "op", t.call.Op, "err", err)
 			outcome = func(journal.Tx) (ops.Outcome, error) { return broke.outcome(), nil }
@@ -304,16 +323,25 @@ func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) {
 		d.log.Error("outcome not written yet", "call", t.call.ID, "op", t.call.Op, "err", err)
 		if errors.Is(err, journal.ErrClosed) {
 			d.deafen()
-			return
+			return true
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-d.life.Done():
 			timer.Stop()
-			return
+			return true
 		}
 	}
+}
+
+// progress says of a call that is on record as received whether it has begun, and whether
+// a hold keeps it from that.
+func (d *Door) progress(id ops.CallID) (began, held bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.tasks[id]
+	return t != nil && t.began.Load(), t != nil && t.held
 }
 
 // task returns the task of a call that has been handed to Run and is not finished, nil

@@ -194,6 +194,9 @@ func (d *Door) follow(after int64) {
 		case "approval.requested", "agent.revoked":
 			d.wake()
 			return
+		case "hold.set", "hold.released":
+			d.followHolds()
+			return
 		default:
 			return
 		}
