@@ -97,11 +97,15 @@ type Post struct {
 	Seq     int64      `json:"seq"`
 	ID      string     `json:"id"`
 	Author  Author     `json:"author"`
-	Kind    string     `json:"kind" enum:"reply,result,note,message"`
+	Name    string     `json:"name,omitempty" doc:"The platform's id of one who is no identity."`
+	Kind    string     `json:"kind" enum:"reply,result,note,message,wake,heard"`
 	Text    string     `json:"text"`
 	At      string     `json:"at" format:"date-time"`
 	Call    ops.CallID `json:"call,omitempty" doc:"The call whose result this is."`
 	Message string     `json:"message,omitempty" doc:"The sender's id of a reply."`
+	// What became of it, as it stands now.
+	Wake  *threads.PostWake  `json:"wake,omitempty" doc:"The wake that it is the envelope of."`
+	Calls []threads.PostCall `json:"calls,omitempty" doc:"The orders in a reply."`
 }
 
 // Author is who wrote a post, null for the gateway itself.

@@ -151,12 +151,15 @@ type Showing struct {
 type Post struct {
 	Seq     int64         `json:"seq"`
 	ID      string        `json:"id"`
-	Author  *ops.Identity `json:"author"` // null: the gateway
+	Author  *ops.Identity `json:"author"`         // null: the gateway, or whom Name names
+	Name    string        `json:"name,omitempty"` // the platform's id of one who is no identity
 	Kind    string        `json:"kind"`
 	Text    string        `json:"text"`
 	At      string        `json:"at"`
 	Call    ops.CallID    `json:"call,omitempty"`
 	Message string        `json:"message,omitempty"`
+	Wake    *PostWake     `json:"wake,omitempty"`  // of an envelope
+	Calls   []PostCall    `json:"calls,omitempty"` // of a reply: its orders
 }
 
 // Bounds of a page.
@@ -245,13 +248,13 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 			return err
 		}
 		size := 0
-		err := tx.Query(`SELECT seq, id, kind, author_id, author_role, body, posted_at, call, message FROM post
+		err := tx.Query(`SELECT seq, id, kind, author_id, author_role, author_name, body, posted_at, call, message FROM post
 			WHERE thread = $1 AND seq > $2 ORDER BY seq LIMIT $3`,
 			func(scan func(...any) error) error {
 				var p Post
 				var at int64
-				var author, role, call, message *string
-				if err := scan(&p.Seq, &p.ID, &p.Kind, &author, &role, &p.Text, &at, &call, &message); err != nil {
+				var author, role, name, call, message *string
+				if err := scan(&p.Seq, &p.ID, &p.Kind, &author, &role, &name, &p.Text, &at, &call, &message); err != nil {
 					return err
 				}
 				size += len(p.Text)
@@ -263,6 +266,9 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 				if author != nil {
 					p.Author = &ops.Identity{ID: ops.IdentityID(*author), Role: ops.Role(*role)}
 				}
+				if name != nil {
+					p.Name = *name
+				}
 				if call != nil {
 					p.Call = ops.CallID(*call)
 				}
@@ -272,10 +278,10 @@ func (t *Threads) show(ctx context.Context, by ops.Identity, q service.Query) (a
 				s.Posts = append(s.Posts, p)
 				return nil
 			}, q.Arg, after, int64(limit+1))
-		if errors.Is(err, errPageFull) {
-			return nil
+		if err != nil && !errors.Is(err, errPageFull) {
+			return err
 		}
-		return err
+		return t.explain(tx, s.ID, s.Posts)
 	})
 	if err != nil {
 		return nil, err
