@@ -134,7 +134,7 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 	}
 	if o.fault != nil {
 		outcome := ops.Outcome{State: ops.Refused, Fault: o.fault}
-		if err := d.settled(tx, call, outcome); err != nil {
+		if err := d.settled(tx, call, outcome, o.rule); err != nil {
 			return Ticket{}, err
 		}
 		return Ticket{Call: call.ID, Op: call.Op, State: ops.Refused, Outcome: &outcome, Rule: o.rule}, nil
@@ -146,7 +146,7 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 		}
 		return Ticket{Call: call.ID, Op: call.Op, State: ops.Parked, Approval: id, Rule: o.rule}, nil
 	}
-	if err := record(tx, call, "call.received", nil); err != nil {
+	if err := record(tx, call, "call.received", nil, o.rule); err != nil {
 		return Ticket{}, err
 	}
 	return Ticket{Call: call.ID, Op: call.Op, State: ops.Received, Rule: o.rule, task: newTask(call, o.entry)}, nil
@@ -219,6 +219,9 @@ func (d *Door) Submit(ctx context.Context, call ops.Call) (Ticket, error) {
 	}
 	order := d.Prepare(call)
 	if err := d.tooOften(ctx, order); err != nil {
+		if AsFault(err).Code == ops.RateLimited {
+			d.counts.add("refused", label(ruleRate))
+		}
 		return Ticket{}, err
 	}
 	var tickets []Ticket

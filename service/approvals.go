@@ -229,7 +229,7 @@ func (d *Door) park(tx journal.Tx, o Order) (ApprovalID, error) {
 		now.UnixMilli(), a.expiresAt.UnixMilli()); err != nil {
 		return "", err
 	}
-	if err := recordApproval(tx, "approval.requested", call, a); err != nil {
+	if err := recordApproval(tx, "approval.requested", call, a, o.rule); err != nil {
 		return "", err
 	}
 	for _, f := range d.approvals.onPark {
@@ -323,19 +323,20 @@ func unknownApproval(id ApprovalID) *ops.Fault {
 
 // recordApproval appends an event about a to the stream of its call: what is bound, who
 // decided and what has changed, never parameters or words.
-func recordApproval(tx journal.Tx, kind string, call ops.Call, a approval) error {
+func recordApproval(tx journal.Tx, kind string, call ops.Call, a approval, rule string) error {
 	body := struct {
 		Call      ops.CallID    `json:"call"`
 		Op        ops.OpName    `json:"op"`
 		By        ops.Identity  `json:"by"`
 		Source    string        `json:"source,omitempty"`
+		Rule      string        `json:"rule,omitempty"` // that had it wait
 		Approval  ApprovalID    `json:"approval"`
 		Hash      string        `json:"hash"`
 		Bound     *Bound        `json:"bound,omitempty"`
 		DecidedBy *ops.Identity `json:"decided_by,omitempty"`
 		Changed   []Change      `json:"changed,omitempty"`
 	}{
-		Call: call.ID, Op: call.Op, By: call.By, Source: call.From.Source,
+		Call: call.ID, Op: call.Op, By: call.By, Source: call.From.Source, Rule: rule,
 		Approval: a.id, Hash: a.hash, DecidedBy: a.decidedBy, Changed: a.changed,
 	}
 	if a.state == Pending {
@@ -377,7 +378,7 @@ func turn(tx journal.Tx, call ops.Call, a approval, from ApprovalState) error {
 	if n != 1 {
 		return errNotPending
 	}
-	return recordApproval(tx, "approval."+string(a.state), call, a)
+	return recordApproval(tx, "approval."+string(a.state), call, a, "")
 }
 
 // fault is why a call does not run whose approval has the state of a.

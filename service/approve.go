@@ -141,7 +141,7 @@ func (d *Door) unpark(tx journal.Tx, call ops.Call, a approval, entry *ops.Entry
 	if n != 1 {
 		return Ticket{}, fmt.Errorf("call %s has a pending approval and is not parked", call.ID)
 	}
-	if err := record(tx, call, "call.received", nil); err != nil {
+	if err := record(tx, call, "call.received", nil, ""); err != nil {
 		return Ticket{}, err
 	}
 	return Ticket{Call: call.ID, Op: call.Op, State: ops.Received, task: newTask(call, entry)}, nil

@@ -86,6 +86,7 @@ type Door struct {
 	ratePerIdentity ops.Rate
 
 	approvals approvals
+	counts    counts
 
 	life context.Context // ends when Close has waited long enough
 	stop context.CancelFunc

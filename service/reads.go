@@ -190,6 +190,10 @@ func (d *Door) status(ctx context.Context, about About) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	holds, err := d.Holds(ctx)
+	if err != nil {
+		return nil, err
+	}
 	head, err := d.store.Head(ctx)
 	if err != nil {
 		return nil, err
@@ -207,6 +211,7 @@ func (d *Door) status(ctx context.Context, about About) (any, error) {
 		"started_at": ops.Stamp(about.StartedAt),
 		"ops":        len(d.registry.Current().All()),
 		"open_calls": open,
+		"holds":      holds,
 		"position":   head,
 		"health":     about.health(),
 	}, nil

@@ -124,6 +124,10 @@ const (
 	ruleLoop      = "R8 loop limit"
 )
 
+// looped reports whether an op has refused what it was to do because of the caps on loops
+// (rule R8), which it alone can tell.
+func looped(o ops.Outcome) bool { return o.Fault != nil && o.Fault.Code == ops.LoopLimit }
+
 // label is the short form of a rule, for counts: its first word.
 func label(rule string) string {
 	first, _, _ := strings.Cut(rule, " ")

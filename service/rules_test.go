@@ -3,11 +3,15 @@ package service
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"inband/ops"
 	"inband/service/access"
+	"inband/service/journal"
 )
 
 // sure is the evidence of an order that nobody has to doubt.
@@ -183,6 +187,18 @@ func TestRuleIsOnRecord(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
+		if ticket.Outcome == nil && ticket.Approval == "" {
+			h.await(ticket.Call)
+		}
+		said := ""
+		if err := h.store.Stream(t.Context(), stream(ticket.Call), 0, func(e journal.Event) error {
+			var body struct{ Rule string }
+			err := json.Unmarshal(e.Body, &body)
+			said += body.Rule
+			return err
+		}); err != nil || said != tc.rule {
+			t.Errorf("%s: the events say %q, %v, want %q once", tc.name, said, err, tc.rule)
+		}
 		if ticket.Rule != tc.rule {
 			t.Errorf("%s: the ticket says %q, want %q", tc.name, ticket.Rule, tc.rule)
 		}
@@ -222,6 +238,62 @@ func TestRuleIsOnRecord(t *testing.T) {
 	slices.Reverse(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("listed with %q, want %q", got, want)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	h := newRuleHouse(t)
+	if got := h.door.Counts(); len(got) != 0 {
+		t.Errorf("at first: %+v", got)
+	}
+	want := map[[2]string]int64{{"replayed", ""}: 1}
+	for _, tc := range ruleCases {
+		tc.call.From.Wake += tc.name
+		if _, err := h.door.Submit(t.Context(), tc.call); err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		switch tc.want {
+		case "run":
+		case "ask":
+			want[[2]string{"parked", label(tc.rule)}]++
+		default:
+			want[[2]string{"refused", label(tc.rule)}]++
+		}
+	}
+	honest := ruleCases[0].call
+	for range 2 {
+		h.run(honest)
+	}
+	got := map[[2]string]int64{}
+	for _, c := range h.door.Counts() {
+		got[[2]string{c.What, c.Label}] = c.N
+	}
+	if !cmp.Equal(got, want) {
+		t.Errorf("(-got +want)\n%s", cmp.Diff(got, want))
+	}
+}
+
+// What only the op can tell, that a loop has gone far enough, is on record as a rule too.
+func TestLoopLimitIsOnRecord(t *testing.T) {
+	looping := write("t.write", nil)
+	looping.Executor = ledger{func(journal.Tx) error { return ops.Faultf(ops.LoopLimit, "enough") }}
+	h := newHouse(t, looping)
+	h.policy(anything)
+	ticket, o := h.run(ordered("t.write", nil))
+	if o.Fault == nil || o.Fault.Code != ops.LoopLimit {
+		t.Fatalf("got %+v", o)
+	}
+	if c, err := h.door.read(t.Context(), ticket.Call); err != nil || c.rule != "R8 loop limit" {
+		t.Errorf("on record by %q, %v", c.rule, err)
+	}
+	synced := func() bool {
+		return slices.Contains(h.door.Counts(), Count{"refused", "R8", 1})
+	}
+	for !synced() { // counted just after the commit
+		if t.Context().Err() != nil {
+			t.Fatal("never counted")
+		}
+		runtime.Gosched()
 	}
 }
 

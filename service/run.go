@@ -55,10 +55,14 @@ func transactional(e *ops.Entry) Transactional {
 // errCancelled is the cause of a task's end when a caller asked for it.
 var errCancelled = errors.New("cancelled by a caller")
 
-// Run executes what tickets of one Admit ask for, and returns at once. Calls stand in
+// Run executes what tickets of one Admit ask for, and returns at once. It is called once
+// that is committed, for all of them, since it counts what became of them too. Calls stand in
 // line in the order of the tickets; neighbours without side effects run side by side,
 // and one with side effects runs alone between its neighbours.
 func (d *Door) Run(tickets ...Ticket) {
+	for _, t := range tickets {
+		d.counts.ticket(t)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var tasks []*task
@@ -147,7 +151,7 @@ func (d *Door) begin(t *task) (fault *ops.Fault, err error) {
 		if n != 1 {
 			return fmt.Errorf("call %s is not waiting to begin", t.call.ID)
 		}
-		return record(tx, t.call, "call.running", nil)
+		return record(tx, t.call, "call.running", nil, "")
 	})
 	return fault, err
 }
@@ -295,6 +299,7 @@ const (
 // the next start says what is known of it. It is false when outcome says errHeld, and
 // true when there is nothing more to be done about t.
 func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) bool {
+	var came ops.Outcome
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		// The outcome is written also while the gateway stops: hence no d.life.
 		err := d.store.Update(context.Background(), func(tx journal.Tx) error {
@@ -302,9 +307,13 @@ func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) boo
 			if err != nil {
 				return err
 			}
+			came = o
 			return d.settleTx(tx, t.call, o)
 		})
 		if err == nil {
+			if looped(came) {
+				d.counts.add("refused", label(ruleLoop))
+			}
 			failpoint.Here("door.settled")
 			return true
 		}

@@ -53,7 +53,7 @@ func (d *Door) settleTx(tx journal.Tx, call ops.Call, o ops.Outcome) error {
 		if n != 1 {
 			return errNotOpen
 		}
-		return record(tx, call, "call.accepted", nil)
+		return record(tx, call, "call.accepted", nil, "")
 	}
 	o = bounded(o)
 	stored, err := json.Marshal(o)
@@ -68,12 +68,20 @@ func (d *Door) settleTx(tx journal.Tx, call ops.Call, o ops.Outcome) error {
 	if n != 1 {
 		return errNotOpen
 	}
-	return d.settled(tx, call, o)
+	rule := ""
+	if looped(o) {
+		rule = ruleLoop
+		if _, err := tx.Exec(`UPDATE call SET rule = $1 WHERE id = $2`, rule, string(call.ID)); err != nil {
+			return err
+		}
+	}
+	return d.settled(tx, call, o, rule)
 }
 
-// settled records that call has outcome o and calls the OnSettle functions.
-func (d *Door) settled(tx journal.Tx, call ops.Call, o ops.Outcome) error {
-	if err := record(tx, call, "call.settled", &o); err != nil {
+// settled records that call has outcome o, by a rule if one refused it, and calls the
+// OnSettle functions.
+func (d *Door) settled(tx journal.Tx, call ops.Call, o ops.Outcome, rule string) error {
+	if err := record(tx, call, "call.settled", &o, rule); err != nil {
 		return err
 	}
 	for _, f := range d.onSettle {
@@ -94,7 +102,7 @@ func bounded(o ops.Outcome) ops.Outcome {
 
 // record appends the event kind to the call's stream. Events carry what happened,
 // not what was said: neither parameters nor results.
-func record(tx journal.Tx, call ops.Call, kind string, o *ops.Outcome) error {
+func record(tx journal.Tx, call ops.Call, kind string, o *ops.Outcome, rule string) error {
 	body := struct {
 		Call   ops.CallID   `json:"call"`
 		Op     ops.OpName   `json:"op"`
@@ -102,9 +110,10 @@ func record(tx journal.Tx, call ops.Call, kind string, o *ops.Outcome) error {
 		Source string       `json:"source,omitempty"`
 		State  ops.State    `json:"state,omitempty"`
 		Code   ops.Code     `json:"code,omitempty"`
+		Rule   string       `json:"rule,omitempty"` // that let it run or refused it
 		// Receipt is the digest of the outcome's, so that the signed log covers it.
 		Receipt string `json:"receipt,omitempty"`
-	}{Call: call.ID, Op: call.Op, By: call.By, Source: call.From.Source}
+	}{Call: call.ID, Op: call.Op, By: call.By, Source: call.From.Source, Rule: rule}
 	if o != nil {
 		body.State = o.State
 		if o.Fault != nil {
