@@ -33,9 +33,12 @@ type Person struct {
 // Intake is where an adaptor puts what it receives. [threads.Threads] is the real one.
 type Intake interface {
 	Receive(ctx context.Context, in threads.Inbound) (threads.Heard, error)
-	Cursor(ctx context.Context, adaptor string) (string, error)
+	Known(ctx context.Context, in threads.Inbound) (bool, error)
+	Cursor(ctx context.Context, adaptor string) (value string, ok bool, err error)
 	SetCursor(ctx context.Context, adaptor, value string) error
 }
+
+var _ Intake = (*threads.Threads)(nil)
 
 // Adaptor is an adaptor as a gateway runs it.
 type Adaptor interface {

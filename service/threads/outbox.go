@@ -165,14 +165,19 @@ func (t *Threads) chat(name string) Chat {
 }
 
 // enqueueResult writes what is posted of a settled call into the outbox, in the
-// transaction that settles it.
+// transaction that settles it, and keeps what stands in it as shown to those who read the
+// thread (rule R5).
 func (t *Threads) enqueueResult(tx journal.Tx, call ops.Call, o ops.Outcome) error {
 	if call.From.Answer == nil {
 		return nil
 	}
 	o, _ = service.Told(t.door.Policy(), call.By, o)
+	thread := call.From.Answer.Opaque
+	if err := keepMaterial(tx, thread, "", t.resultMaterial(call, o)); err != nil {
+		return err
+	}
 	body, file := t.outcome(call, o)
-	return t.send(tx, outgoing{kind: "result", about: string(call.ID), thread: call.From.Answer.Opaque, call: call.ID, body: body, file: file})
+	return t.send(tx, outgoing{kind: "result", about: string(call.ID), thread: thread, call: call.ID, body: body, file: file})
 }
 
 // enqueueParked writes into the outbox that a call waits, in the transaction that parks
@@ -181,12 +186,16 @@ func (t *Threads) enqueueParked(tx journal.Tx, call ops.Call, id service.Approva
 	if call.From.Answer == nil {
 		return nil
 	}
-	rule := ""
+	thread, rule := call.From.Answer.Opaque, ""
 	if err := tx.Query(`SELECT rule FROM call WHERE id = $1`, func(scan func(...any) error) error { return scan(&rule) }, string(call.ID)); err != nil {
 		return err
 	}
-	note := envelope.Parked(call, string(id), "", expires, rule)
-	return t.send(tx, outgoing{kind: "note", about: string(id), thread: call.From.Answer.Opaque, call: call.ID, body: note})
+	code, err := t.approvalCode(tx, thread, id)
+	if err != nil {
+		return err
+	}
+	note := envelope.Parked(call, string(id), code, expires, rule)
+	return t.send(tx, outgoing{kind: "note", about: string(id), thread: thread, call: call.ID, body: note})
 }
 
 // delivery is a row of the outbox.
