@@ -75,6 +75,9 @@ forbid (principal is Agent, action in [Action::"run", Action::"ask"], resource =
 		"a bracket directive": func(n int, op, params string) ops.Code {
 			return inReply(t, g, token, fmt.Sprintf("b%d", n), fmt.Sprintf("[TOOL %s %s]", op, params))
 		},
+		"a directive with a key that nobody has": func(n int, op, params string) ops.Code {
+			return inReply(t, g, token, fmt.Sprintf("k%d", n), fmt.Sprintf("[TOOL#zzzz-zzzz-zzzz %s %s]", op, params))
+		},
 		"a tool fence": func(n int, op, params string) ops.Code {
 			return inReply(t, g, token, fmt.Sprintf("f%d", n), fmt.Sprintf("```tool\n%s %s\n```", op, params))
 		},
@@ -109,41 +112,48 @@ forbid (principal is Agent, action in [Action::"run", Action::"ask"], resource =
 			return answer.Code
 		},
 	}
+	// What has side effects gets less far in some forms of text, whatever else it is.
+	acting := map[string]ops.Code{"a curl command": ops.Quotation, "a directive with a key that nobody has": ops.WrongKey}
 	for n, tc := range []struct {
 		op, params string
+		acts       bool
 		want       ops.Code
 	}{
-		{"no.such.op", `{}`, ops.UnknownOp},
-		{"tools.lst", `{}`, ops.UnknownOp},
-		{"test.touch", `{"count":1}`, parked},
-		{"test.touch", `{"count":99}`, ops.InvalidParams},
-		{"test.never", `{"count":1}`, ops.NotPermitted},
-		{"test.never", `{"count":99}`, ops.NotPermitted},
-		{"tools.list", `{"x":1}`, ops.InvalidParams},
-		{"box.exec", `{}`, ops.InvalidParams},
-		{"box.exec", `{"action":"reboot"}`, ops.InvalidParams},
-		{"box.exec", `{"action":7}`, ops.InvalidParams},
-		{"box.exec", `{"action":"op","arg":"-x"}`, ops.InvalidParams},
-		{"box.exec", `{"action":"config"}`, ops.NotPermitted},
-		{"box", `{"action":"reboot"}`, ops.InvalidParams},
-		{"dm.send", `{"to":"scout"}`, ops.InvalidParams},
-		{"dm", `{"to":"scout","text":9007199254740993}`, ops.IntegerOutOfRange},
-		{"dm", `{"to":"nobody-here","text":"x"}`, ops.NotFound},
-		{"tools", `{}`, ""},
+		{"no.such.op", `{}`, false, ops.UnknownOp},
+		{"tools.lst", `{}`, false, ops.UnknownOp},
+		{"test.touch", `{"count":1}`, true, parked},
+		{"test.touch", `{"count":99}`, true, ops.InvalidParams},
+		{"test.never", `{"count":1}`, true, ops.NotPermitted},
+		{"test.never", `{"count":99}`, true, ops.NotPermitted},
+		{"tools.list", `{"x":1}`, false, ops.InvalidParams},
+		{"box.exec", `{}`, false, ops.InvalidParams},
+		{"box.exec", `{"action":"reboot"}`, false, ops.InvalidParams},
+		{"box.exec", `{"action":7}`, false, ops.InvalidParams},
+		{"box.exec", `{"action":"op","arg":"-x"}`, false, ops.InvalidParams},
+		{"box.exec", `{"action":"config"}`, false, ops.NotPermitted},
+		{"box", `{"action":"reboot"}`, false, ops.InvalidParams},
+		{"dm.send", `{"to":"scout"}`, true, ops.InvalidParams},
+		{"dm", `{"to":"scout","text":9007199254740993}`, true, ops.IntegerOutOfRange},
+		{"dm", `{"to":"nobody-here","text":"x"}`, true, parked},
+		{"tools", `{}`, false, ""},
 	} {
 		for name, enter := range entrances {
-			if got := enter(n, tc.op, tc.params); got != tc.want {
-				t.Errorf("%s %s by %s: got %q, want %q", tc.op, tc.params, name, got, tc.want)
+			want := tc.want
+			if code, ok := acting[name]; ok && tc.acts {
+				want = code
+			}
+			if got := enter(n, tc.op, tc.params); got != want {
+				t.Errorf("%s %s by %s: got %q, want %q", tc.op, tc.params, name, got, want)
 			}
 		}
 	}
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("a refused op ran")
 	}
-	// Every entrance has parked one call, and all are listed once.
+	// Every entrance has parked two calls, but for those that refuse, and all are listed once.
 	var page struct{ Approvals []struct{ Op ops.OpName } }
-	if err := g.get("/v1/approvals?state=pending", &page); err != nil || len(page.Approvals) != len(entrances) {
-		t.Errorf("%d calls wait, %v; want %d", len(page.Approvals), err, len(entrances))
+	if err := g.get("/v1/approvals?state=pending", &page); err != nil || len(page.Approvals) != 2*(len(entrances)-len(acting)) {
+		t.Errorf("%d calls wait, %v; want two of each of %d entrances", len(page.Approvals), err, len(entrances)-len(acting))
 	}
 }
 
