@@ -17,6 +17,11 @@
 //	```                         and bracket directives
 //	curl https://host/exec -d … a curl command to an exec endpoint
 //
+// Whoever asks for it by Config.Result is also told of each [RESULT {…}], with which an
+// agent ends its errand. It is read as [DM {…}] is, with a key or without, but it
+// is no directive and no item of a directive fence: there it is skipped as an item
+// that failed. Nobody asking, it is text.
+//
 // Everything else is text. So is what an agent quotes: quoted lines, inline
 // code, other fences, comments, its own thinking, a bracket behind a quotation
 // mark or a backslash. In doubt it is text: a missed call costs a retry, a

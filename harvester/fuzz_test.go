@@ -23,19 +23,34 @@ func seeds(f *testing.F) {
 	for _, m := range families {
 		f.Add(m.make(200), uint64(7))
 	}
+	for _, c := range results {
+		f.Add([]byte(c.reply), uint64(3))
+	}
 }
 
-var anyHost = Config{ExecHosts: []string{"*"}}
+var (
+	anyHost   = Config{ExecHosts: []string{"*"}}
+	anyResult = Config{ExecHosts: []string{"*"}, Result: func(Directive) {}}
+)
+
+// both are read by a cut that is even and one that is odd.
+func both(cut uint64) Config {
+	if cut%2 == 0 {
+		return anyHost
+	}
+	return anyResult
+}
 
 // The same directives come whatever the cuts are.
 func FuzzCutting(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, reply []byte, cut uint64) {
+		c := both(cut)
 		for _, complete := range []bool{true, false} {
-			want, whole := harvest(anyHost, complete, reply)
+			want, whole := harvest(c, complete, reply)
 			r := rand.New(rand.NewPCG(cut, 0))
 			for _, pieces := range [][][]byte{cuts(reply, 1), randomCuts(reply, r), randomCuts(reply, r)} {
-				got, s := harvest(anyHost, complete, pieces...)
+				got, s := harvest(c, complete, pieces...)
 				if !reflect.DeepEqual(got, want) {
 					t.Fatalf("reply %q, complete %v, cut as %q:\ngot %s\nwant %s", reply, complete, pieces, show(got), show(want))
 				}
@@ -52,9 +67,10 @@ func FuzzCutting(f *testing.F) {
 func FuzzPrefix(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, reply []byte, cut uint64) {
-		all, _ := harvest(anyHost, true, reply)
-		n := int(cut % uint64(len(reply)+1))
-		some, _ := harvest(anyHost, false, reply[:n])
+		c := both(cut)
+		all, _ := harvest(c, true, reply)
+		n := int(cut / 2 % uint64(len(reply)+1))
+		some, _ := harvest(c, false, reply[:n])
 		if len(some) > len(all) || len(some) > 0 && !reflect.DeepEqual(some, all[:len(some)]) {
 			t.Fatalf("reply %q: its first %d bytes give %s\nthe whole gives %s", reply, n, show(some), show(all))
 		}
@@ -72,8 +88,8 @@ func FuzzPrefix(f *testing.F) {
 // Spans lie in the reply and do not overlap; parameters are strict JSON.
 func FuzzDirectives(f *testing.F) {
 	seeds(f)
-	f.Fuzz(func(t *testing.T, reply []byte, _ uint64) {
-		all, _ := harvest(anyHost, true, reply)
+	f.Fuzz(func(t *testing.T, reply []byte, cut uint64) {
+		all, _ := harvest(both(cut), true, reply)
 		var last Directive
 		for _, d := range all {
 			if d.Start < 0 || d.End > int64(len(reply)) || d.Start >= d.End {
@@ -87,12 +103,14 @@ func FuzzDirectives(f *testing.F) {
 			if !strictObject(d.Params) {
 				t.Fatalf("reply %q: parameters %q are no strict JSON object", reply, d.Params)
 			}
-			if d.Op == "" || len(d.Op) > maxOp || len(d.Key) > maxID || len(d.ID) > maxID || !utf8.ValidString(d.Key+d.ID) {
+			if (d.Op == "") != (d.Form == Result) || len(d.Op) > maxOp || len(d.Key) > maxID || len(d.ID) > maxID || !utf8.ValidString(d.Key+d.ID) {
 				t.Fatalf("reply %q: %+v", reply, d)
 			}
 			switch text := reply[d.Start:d.End]; {
-			case text[0] == '[' && (d.Form == Tool || d.Form == Exec || d.Form == DM) && !sameArray && bytes.HasSuffix(text, []byte("]")):
+			case text[0] == '[' && (d.Form == Tool || d.Form == Exec || d.Form == DM || d.Form == Result) && !sameArray && bytes.HasSuffix(text, []byte("]")):
 			case d.Form == Curl && bytes.HasPrefix(text, []byte("curl")):
+			case d.Form == Result:
+				t.Fatalf("reply %q: the result has the text %q", reply, text)
 			case opByte[text[0]] == opStart || text[0] == '{' || text[0] == '[':
 			default:
 				t.Fatalf("reply %q: %+v has the text %q", reply, d, text)
@@ -199,7 +217,7 @@ func FuzzExamined(f *testing.F) {
 		// Repeated, what costs too much shows.
 		reply = bytes.Repeat(reply, 1+int(cut%8))
 		for _, pieces := range [][][]byte{{reply}, cuts(reply, 1), randomCuts(reply, r)} {
-			_, s := harvest(anyHost, true, pieces...)
+			_, s := harvest(both(cut), true, pieces...)
 			if float64(s.Examined()) > mostExamined*float64(len(reply))+fewBytes {
 				t.Fatalf("reply %q (%d bytes) in %d pieces: examined %d", reply, len(reply), len(pieces), s.Examined())
 			}

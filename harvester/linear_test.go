@@ -180,6 +180,11 @@ var families = []family{
 	{"escapes", over("[TOOL a {\"x\":\"", `\ud83d\ude00`)},
 	{"lone surrogates", over("", `[TOOL a {"x":"\ud83d"}]`)},
 	{"runes", over("[TOOL a {\"x\":\"", "\U0001f600")},
+	{"results", over("", `[RESULT {}]`)},
+	{"open results", over("", `[RESULT {"x":"`)},
+	{"failed headers of results", over("", "[RESULT\na ")},
+	{"headers of results", over("", "[RES")},
+	{"recovery lines of results", over("[RESULT {x", "\n[RESUL")},
 	{"everything", over("", "[TOOL a {\"x\":1}] `<!--` > ~~~\n- ```tool\na {}\n```\n> q\n<think>x</think>curl -d '\n\n[DM {x\n")},
 }
 
@@ -188,8 +193,8 @@ func TestExaminedIsLinear(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			reply, twice := f.make(n), f.make(2*n)
-			examined := func(reply []byte, size int) int64 {
-				s := New(Config{ExecHosts: []string{"*"}})
+			examined := func(c Config, reply []byte, size int) int64 {
+				s := New(c)
 				for _, p := range cuts(reply, size) {
 					s.Write(p)
 				}
@@ -200,10 +205,12 @@ func TestExaminedIsLinear(t *testing.T) {
 				}
 				return s.Examined()
 			}
-			for _, size := range []int{1, 3, 16, 4096, 2 * n} {
-				once, both := examined(reply, size), examined(twice, size)
-				if most := mostDoubled * float64(once) * float64(len(twice)) / float64(2*len(reply)); float64(both) > most+fewBytes {
-					t.Errorf("%.40q… in pieces of %d: twice the input examines %d, once %d", reply, size, both, once)
+			for _, c := range []Config{anyHost, anyResult} {
+				for _, size := range []int{1, 3, 16, 4096, 2 * n} {
+					once, both := examined(c, reply, size), examined(c, twice, size)
+					if most := mostDoubled * float64(once) * float64(len(twice)) / float64(2*len(reply)); float64(both) > most+fewBytes {
+						t.Errorf("%.40q… in pieces of %d: twice the input examines %d, once %d", reply, size, both, once)
+					}
 				}
 			}
 		})

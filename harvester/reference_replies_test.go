@@ -29,7 +29,7 @@ func TestReferenceVectors(t *testing.T) {
 			}
 			want = append(want, d)
 		}
-		got := reference([]byte(v.Reply), v.ExecHosts, false, true)
+		got := reference([]byte(v.Reply), v.ExecHosts, false, true, false)
 		if !refSame(got, want) {
 			t.Errorf("%s (%s)\ninput %q\ngot\n%swant\n%s", v.ID, v.Why, v.Reply, refShow(got), refShow(want))
 		}
@@ -44,7 +44,7 @@ func TestReferenceReplies(t *testing.T) {
 	for seed := range uint64(10_000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		reply := refReply(r, vectors)
-		calls += refCompare(t, reply, r.IntN(20) == 0, r.IntN(4) > 0, r)
+		calls += refCompare(t, reply, r.IntN(20) == 0, r.IntN(4) > 0, r.IntN(2) == 0, r)
 	}
 	if calls < 1000 {
 		t.Errorf("only %d calls in all: the replies have stopped meaning anything", calls)
@@ -57,7 +57,7 @@ func TestReferenceLimits(t *testing.T) {
 		t.Skip("reads tens of mebibytes")
 	}
 	for _, reply := range refLimitReplies() {
-		refCompare(t, []byte(reply), false, true, rand.New(rand.NewPCG(1, 1)))
+		refCompare(t, []byte(reply), false, true, strings.Contains(reply, "RESULT"), rand.New(rand.NewPCG(1, 1)))
 	}
 }
 
@@ -72,30 +72,30 @@ func FuzzReference(f *testing.F) {
 		if len(reply) > 1<<12 {
 			t.Skip("the reference reads again and again")
 		}
-		refCompare(t, reply, thinking, complete, rand.New(rand.NewPCG(cuts, 1)))
+		refCompare(t, reply, thinking, complete, cuts%2 == 1, rand.New(rand.NewPCG(cuts, 1)))
 	})
 }
 
 // refCompare reads a reply in one piece and in random ones, and returns how
 // many calls it holds.
-func refCompare(t *testing.T, reply []byte, thinking, complete bool, r *rand.Rand) int {
+func refCompare(t *testing.T, reply []byte, thinking, complete, results bool, r *rand.Rand) int {
 	t.Helper()
 	differs := func(reply []byte) bool {
-		want, got := reference(reply, refHosts, thinking, complete), refScan(thinking, complete, reply)
+		want, got := reference(reply, refHosts, thinking, complete, results), refScan(thinking, complete, results, reply)
 		return !refSame(got, want) && !refUndecided(reply, want) && !refUndecided(reply, got)
 	}
 	if differs(reply) {
 		if len(reply) < 1<<12 {
 			reply = refShrink(reply, differs)
 		}
-		t.Errorf("input %.200q (%d bytes)\nthinking %v, complete %v\ngot\n%swant\n%s", reply, len(reply), thinking, complete,
-			refShow(refScan(thinking, complete, reply)), refShow(reference(reply, refHosts, thinking, complete)))
+		t.Errorf("input %.200q (%d bytes)\nthinking %v, complete %v, results %v\ngot\n%swant\n%s", reply, len(reply), thinking, complete, results,
+			refShow(refScan(thinking, complete, results, reply)), refShow(reference(reply, refHosts, thinking, complete, results)))
 		return 0
 	}
-	whole := refScan(thinking, complete, reply)
+	whole := refScan(thinking, complete, results, reply)
 	pieces := refCuts(reply, r)
-	if got := refScan(thinking, complete, pieces...); !refSame(got, whole) {
-		t.Errorf("input %.500q\nthinking %v, complete %v\ngot in pieces\n%swant\n%s", pieces, thinking, complete, refShow(got), refShow(whole))
+	if got := refScan(thinking, complete, results, pieces...); !refSame(got, whole) {
+		t.Errorf("input %.500q\nthinking %v, complete %v, results %v\ngot in pieces\n%swant\n%s", pieces, thinking, complete, results, refShow(got), refShow(whole))
 	}
 	return len(whole)
 }
@@ -114,11 +114,16 @@ func refUndecided(reply []byte, calls []refDirective) bool {
 }
 
 // refScan is the scanner's reading. Pieces are spoilt once they are read.
-func refScan(thinking, complete bool, pieces ...[]byte) []refDirective {
+func refScan(thinking, complete, results bool, pieces ...[]byte) []refDirective {
 	var out []refDirective
-	s := harvester.New(harvester.Config{ExecHosts: refHosts, Thinking: thinking, Found: func(d harvester.Directive) {
+	found := func(d harvester.Directive) {
 		out = append(out, refDirective{Op: d.Op, Params: string(d.Params), Form: string(d.Form), Key: d.Key, ID: d.ID, Start: int(d.Start), End: int(d.End)})
-	}})
+	}
+	c := harvester.Config{ExecHosts: refHosts, Thinking: thinking, Found: found}
+	if results {
+		c.Result = found
+	}
+	s := harvester.New(c)
 	for _, p := range pieces {
 		lent := bytes.Clone(p)
 		s.Write(lent)
@@ -236,7 +241,8 @@ var refPieces = map[string][]string{
 	"bracket": {"[TOOL a {}]", "[TOOL b {\"k\":1}]", "[EXEC c {\"s\":\"x\"}]", "[DM {\"to\":\"x\"}]", "[DM{}]", "[TOOL#k7q2 d {}]",
 		"[DM#abc {}]", "[TOOL ", "[TOOL", "[EXEC ", "[DM ", "[DM", "[TOOL a ", "[TOOL a {", "[TOOL a {\"k\":", "[TOOL a {\"k\":\"", "[EXEC a\n{",
 		"[TOOL\n", "[TOOL#", "[TOOL#ab ", "[tool a {}]", "[TOOL a{}]", "[TOOL a b {}]", "[TOOL a,{}]", "[", "]", "#k7q2", "#abc", "a", "op.x", "1op",
-		"TOOL", "DM", "[[TOOL a {}]]", "[TOOL x {}\n", "[TOOL x {}", "] ", "}]", "{}]", "{}"},
+		"TOOL", "DM", "[[TOOL a {}]]", "[TOOL x {}\n", "[TOOL x {}", "] ", "}]", "{}]", "{}",
+		"[RESULT {\"verdict\":\"done\"}]", "[RESULT {}]", "[RESULT#k7q2 {}]", "[RESULT", "[RESULT ", "[RESULT a {}]", "[RESULT {", "[RES", "RESULT", "\n[RESULT {}]", "[RESULT {\"k\":\"[TOOL r {}]\"}]", "[RESULT {} x]"},
 	"json": {"{", "}", "[", "]", ":", ",", "\"", "\"k\"", "\"k\":", "\"\\u006b\":1", "\"a b\"", "1", "0", "-", "01", "1.5", "1.", "-0.5e+10", "2e", "true", "tru", "null", "nul", "false",
 		"\\", "\\\"", "\\\\", "\\u", "\\u00e9", "\\ud83d", "\\ude00", "\\ud83d\\ude00", "\\udc00", "\\n", "\\a", "'", "'x'", "{\"k\":1}", "{\"k\":[1,{\"n\":[]}]}", "{\"k\":1,\"k\":2}",
 		"{\"k\":1,}", "{k:1}", "{'k':1}", "{\"k\":`x`}", "{\"k\":\"x\ny\"}", "é", "\xff", "\xc3", "\xe2\x80", "\x00", "\x01", "{\"\":{}}", "}}", "]]", "{\"k\":\"", "\"}"},
@@ -261,7 +267,7 @@ var refPieces = map[string][]string{
 var refKinds = []string{"space", "bracket", "json", "call", "fence", "list", "tick", "quote", "hidden", "box", "curl", "text"}
 
 // refScenes are openings that put random pieces where they matter.
-var refScenes = []string{"", "", "", "\n", "[TOOL a {", "[TOOL a {\"k\":\"", "[TOOL a {x", "[TOOL a {\"n\":[", "```tool\n", "```exec #k7q2\n", "```box\n", "```box\n", "~~~tool\n", "  ```tool\n", "1. ```tool\n", "```sh\n", "```bash\n", "```sh\ncurl http://h/exec ", "```md\n", "````md\n", "curl http://h/exec ", "curl -d ", "curl https://h/exec -d '{\"op\":\"a\"}'",
+var refScenes = []string{"", "", "", "\n", "[TOOL a {", "[TOOL a {\"k\":\"", "[TOOL a {x", "[TOOL a {\"n\":[", "[RESULT {\"k\":\"", "[RESULT {x", "```tool\n", "```exec #k7q2\n", "```box\n", "```box\n", "~~~tool\n", "  ```tool\n", "1. ```tool\n", "```sh\n", "```bash\n", "```sh\ncurl http://h/exec ", "```md\n", "````md\n", "curl http://h/exec ", "curl -d ", "curl https://h/exec -d '{\"op\":\"a\"}'",
 	"```tool\n{", "```tool\na {", "```tool\n[", "```tool\n<!--", "```tool\n<think>", "```tool\nx ", "```tool\n[TOOL a {", "<think>", "<!--", "`", "```x ", "- ", "\ufeff"}
 
 // refReply is a random reply, the same for the same r.
@@ -302,7 +308,7 @@ func refProse(r *rand.Rand, vectors []string) []byte {
 	var b bytes.Buffer
 	for range 1 + r.IntN(8) {
 		for range r.IntN(50) {
-			b.WriteByte("etaoin shrdlu\t\n\r -*+.)1>|&~`\\\"$curl[<TD#"[min(r.IntN(40), r.IntN(40), r.IntN(40))])
+			b.WriteByte("etaoin shrdlu\t\n\r -*+.)1>|&~`\\\"$curl[<TD#R"[min(r.IntN(41), r.IntN(41), r.IntN(41))])
 		}
 		switch r.IntN(5) {
 		case 0:
@@ -464,6 +470,9 @@ func refLimitReplies() []string {
 			"[TOOL"+sp(256+d)+"a {}]"+tail,
 			"[TOOL a"+sp(256+d)+"{}]"+tail,
 			"[DM"+sp(256+d)+"{}]"+tail,
+			"[RESULT"+sp(256+d)+"{}]"+tail,
+			"[RESULT#"+x(32+d)+" {}]"+tail,
+			"[RESULT#"+x(3+d)+" {}]"+tail,
 			"```tool\na"+sp(256+d)+"{}\n```"+tail,
 			"[TOOL "+x(128+d)+" {}]"+tail,
 			"```tool\n"+x(128+d)+" {}\n```"+tail,
@@ -498,6 +507,7 @@ func refLimitReplies() []string {
 		}
 		for _, form := range []struct{ pre, mid, post string }{
 			{"", "[TOOL a {\"k\":\"", "\"}]"},
+			{"", "[RESULT {\"k\":\"", "\"}]"},
 			{"```tool\n", "[TOOL a {\"k\":\"", "\"}]"},
 			{"```tool\n", "a {\"k\":\"", "\"}"},
 			{"```tool\n", "{\"op\":\"a\",\"params\":{\"k\":\"", "\"}}"},

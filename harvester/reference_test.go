@@ -29,13 +29,16 @@ type refReader struct {
 	s        []byte
 	hosts    []string
 	complete bool
+	results  bool // [RESULT {…}] is read where [DM {…}] is, but for directive fences
+	fenced   bool // in a directive fence
 	out      []refDirective
 }
 
 // reference reads a whole reply. thinking says that it begins inside a think
-// tag (rule 13), complete that its end was seen (Words, "line").
-func reference(reply []byte, execHosts []string, thinking, complete bool) []refDirective {
-	r := &refReader{s: reply, hosts: execHosts, complete: complete}
+// tag (rule 13), complete that its end was seen (Words, "line"), results that
+// [RESULT {…}] is asked for.
+func reference(reply []byte, execHosts []string, thinking, complete, results bool) []refDirective {
+	r := &refReader{s: reply, hosts: execHosts, complete: complete, results: results}
 	i := 0
 	if thinking { // rule 13: whichever tag it was, its closing ends it
 		i = len(reply)
@@ -294,9 +297,18 @@ func (r *refReader) escaped(i int) bool {
 	return false
 }
 
+// keywords are those of rule 1, and RESULT where it is read.
+func (r *refReader) keywords() []string {
+	if r.results && !r.fenced {
+		return []string{"TOOL", "EXEC", "DM", "RESULT"}
+	}
+	return []string{"TOOL", "EXEC", "DM"}
+}
+
 // opener is rule 8's bracket opener.
 func (r *refReader) opener(i int) bool {
-	for _, w := range []string{"[TOOL", "[EXEC", "[DM"} {
+	for _, w := range r.keywords() {
+		w = "[" + w
 		if k := i + len(w); r.has(i, w) && k < len(r.s) && (r.s[k] == '#' || r.s[k] == '{' || refSpace(r.s[k])) {
 			return true
 		}
@@ -308,7 +320,7 @@ func (r *refReader) opener(i int) bool {
 // that came first.
 func (r *refReader) header(i int) (d refDirective, obj int, ok bool) {
 	d.Start = i
-	for _, w := range []string{"TOOL", "EXEC", "DM"} {
+	for _, w := range r.keywords() {
 		if r.has(i+1, w) {
 			d.Form = strings.ToLower(w)
 			i += 1 + len(w)
@@ -326,8 +338,11 @@ func (r *refReader) header(i int) (d refDirective, obj int, ok bool) {
 		d.Key = string(r.s[i+1 : i+n])
 		i += n
 	}
-	d.Op = "dm.send"
-	if d.Form != "dm" {
+	switch d.Form {
+	case "dm":
+		d.Op = "dm.send"
+	case "result":
+	default:
 		j := r.skipSpace(i)
 		if j == i || j-i > 256 {
 			return d, 0, false
@@ -609,6 +624,8 @@ func (r *refReader) quotingFence(f refFence, i int) int {
 
 // directiveFence reads the items of f from i on.
 func (r *refReader) directiveFence(f refFence, i int) (next int, begins bool) {
+	r.fenced = true
+	defer func() { r.fenced = false }()
 	atLine := true  // i begins a line
 	trails := false // what is at i trails a failed item
 	own := true     // only spaces and tabs stand before i on its line

@@ -44,12 +44,16 @@ func vectors(t testing.TB, file string) []vector {
 	return all
 }
 
-// harvest reads a reply in the given pieces.
+// harvest reads a reply in the given pieces. Results come among the directives
+// when c asks for them.
 func harvest(c Config, complete bool, pieces ...[]byte) ([]Directive, *Scanner) {
 	var all []Directive
 	c.Found = func(d Directive) {
 		d.Params = bytes.Clone(d.Params)
 		all = append(all, d)
+	}
+	if c.Result != nil {
+		c.Result = c.Found
 	}
 	s := New(c)
 	for _, p := range pieces {
@@ -133,6 +137,10 @@ func TestVectors(t *testing.T) {
 			reply := []byte(v.Reply)
 			whole, _ := harvest(c, true, reply)
 			v.check(t, "whole", whole)
+			c.Result = func(Directive) {}
+			asked, _ := harvest(c, true, reply)
+			v.check(t, "asked for results", asked)
+			c.Result = nil
 			bytewise, _ := harvest(c, true, cuts(reply, 1)...)
 			v.check(t, "byte by byte", bytewise)
 			if v.Chunks != nil {
