@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"inband/envelope"
 	"inband/ops"
 	"inband/service/journal"
 )
@@ -150,16 +151,19 @@ func exists(tx journal.Tx, sql string, args ...any) (found bool, err error) {
 	return found, err
 }
 
-// maxRead bounds what is read of one outcome, in bytes: it is done in the transaction that
+// Bounds of what is read of one outcome, in bytes: it is done in the transaction that
 // settles the call.
-const maxRead = 256 << 10
+const (
+	maxReadRooms = 64 << 10  // a post there shows a quarter of it
+	maxReadChats = 256 << 10 // more than the posts of a result may hold in most of them
+)
 
 // resultMaterial is what stands in the outcome of a call that is posted in a thread, before
-// anything of it is made harmless. Of what is longer than maxRead, the head and the tail
-// are read, as the post shows them; where all of it is attached to the post, nothing is
-// certain then.
+// anything of it is made harmless. Of what is longer than the bounds above, the head and
+// the tail are read, as the post shows them; where more than that is posted or attached,
+// nothing is certain then.
 func (t *Threads) resultMaterial(call ops.Call, o ops.Outcome) material {
-	var text string
+	text := ""
 	switch {
 	case o.Result != nil:
 		text = string(o.Result.Value)
@@ -170,28 +174,33 @@ func (t *Threads) resultMaterial(call ops.Call, o ops.Outcome) material {
 		}
 		text = string(b)
 	}
-	if len(text) <= maxRead {
+	most, shows := maxReadRooms, envelope.MaxShown
+	if c := t.chat(call.From.Answer.Adaptor); c != nil {
+		l := c.Limits()
+		if most, shows = maxReadChats, l.parts()*l.Post; l.Files {
+			shows = len(text)
+		}
+	}
+	if len(text) <= most {
 		return t.materialOf(text)
 	}
-	cut := ends(text)
+	read := ends(text, most)
 	if o.Result != nil && o.Result.Show != "" {
 		var object map[string]any
 		if json.Unmarshal(o.Result.Value, &object) == nil {
 			shown, _ := object[strings.TrimPrefix(o.Result.Show, "/")].(string)
-			cut += "\n" + ends(shown)
+			read += "\n" + ends(shown, most)
 		}
 	}
-	m := t.materialOf(cut)
-	if c := t.chat(call.From.Answer.Adaptor); c != nil && c.Limits().Files {
-		m.overflow = true
-	}
+	m := t.materialOf(read)
+	m.overflow = m.overflow || shows > most
 	return m
 }
 
-// ends is the head and the tail of a text that is longer than maxRead.
-func ends(s string) string {
-	if len(s) <= maxRead {
+// ends is the head and the tail of a text that is longer than most.
+func ends(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	return first(s, maxRead*3/4) + "\n" + last(s, maxRead/4)
+	return first(s, most*3/4) + "\n" + last(s, most/4)
 }

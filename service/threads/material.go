@@ -27,7 +27,7 @@ const (
 	maxFrames   = 1 << 16  // brackets that stand open
 	maxHeight   = 128      // of an object, as in the grammar
 	workPerByte = 16       // bytes that may be looked at for each byte of a text
-	workAtLeast = 64 << 10
+	workAtLeast = 1 << 20  // and for a short one: a web page in JSON is read twelve times
 )
 
 // material is what stands in a text that looks like an order, far more of it than the
@@ -97,7 +97,7 @@ func (v vocabulary) read(text string) material {
 
 // across finds the orders that begin in what was said before and end in m.
 func (m material) across(before string) (orders []string, overflow bool) {
-	if before == "" || !strings.ContainsAny(m.head, "}｝&\\") {
+	if before == "" || m.whole && !strings.ContainsAny(m.head, "}｝&\\") {
 		return nil, false
 	}
 	r := newReader(len(before)+len(m.head), m.words)
@@ -153,9 +153,11 @@ func last(s string, n int) string {
 func orderDigest(op ops.OpName, params []byte) string {
 	r := newReader(len(params), vocabulary{resolve: func(string) (ops.OpName, bool) { return "", false }})
 	text := string(params)
-	if end, whole := r.object(text, skipSpace(text, 0)); whole && skipSpace(text, end) == len(text) {
-		if canonical, ok := canonicalOf(r.out); ok {
-			return digestOrder(op, canonical)
+	if at := skipSpace(text, 0); at < len(text) && text[at] == '{' {
+		if end, whole := r.object(text, at); whole && skipSpace(text, end) == len(text) {
+			if canonical, ok := canonicalOf(r.out); ok {
+				return digestOrder(op, canonical)
+			}
 		}
 	}
 	return digestOrder(op, params) // no order that runs: its parameters are refused
@@ -194,6 +196,9 @@ type reader struct {
 	marked bool
 	frames []frame
 	out    []byte // the object at hand without what is between its tokens, its strings folded
+
+	tried   map[[sha256.Size]byte]bool // what keep has been asked
+	scratch []byte
 }
 
 // opAt is the name of an op in a text.
@@ -235,7 +240,7 @@ var roles = map[string]role{
 }
 
 func newReader(length int, words vocabulary) *reader {
-	return &reader{vocabulary: words, base: length, budget: workPerByte*length + workAtLeast, orders: make(map[string]struct{})}
+	return &reader{vocabulary: words, base: length, budget: max(workPerByte*length, workAtLeast), orders: make(map[string]struct{}), tried: make(map[[sha256.Size]byte]bool)}
 }
 
 // spend reports whether n more bytes may be looked at.
@@ -257,7 +262,19 @@ func (r *reader) list() []string {
 }
 
 func (r *reader) keep(op ops.OpName, params []byte) {
-	if !r.spend(len(params)) || !r.fits(op, params) || !r.spend(2*len(params)) {
+	if !r.spend(len(params)) {
+		return
+	}
+	// The same one stands in several readings of a text, and often in one.
+	r.scratch = append(append(append(r.scratch[:0], op...), 0), params...)
+	if at := sha256.Sum256(r.scratch); !r.tried[at] {
+		if len(r.tried) < 4*maxOrders {
+			r.tried[at] = true
+		}
+	} else {
+		return
+	}
+	if !r.fits(op, params) || !r.spend(2*len(params)) {
 		return
 	}
 	canonical, ok := canonicalOf(params)
@@ -292,24 +309,35 @@ func (r *reader) fits(op ops.OpName, object []byte) bool {
 // all reads text as it stands and with each level of quoting undone, and returns it
 // without what is not seen.
 func (r *reader) all(text string) string {
+	r.spend(len(text))
 	plain := strip(text)
 	level := plain
 	for n := 0; ; n++ {
-		r.read(level)
-		if folded := fold(level); folded != level {
-			r.read(folded)
-		}
-		if decoded := strip(undoEntities(level)); decoded != level {
-			r.read(decoded)
-			if folded := fold(decoded); folded != decoded {
-				r.read(folded)
+		r.both(level)
+		if strings.IndexByte(level, '&') >= 0 && r.spend(len(level)) {
+			if decoded := strip(undoEntities(level)); decoded != level {
+				r.both(decoded)
 			}
 		}
-		next := unescape(level)
-		if n == maxLevels || next == level || r.overflow {
+		if n == maxLevels || strings.IndexByte(level, '\\') < 0 || !r.spend(len(level)) {
 			return plain
 		}
-		level = strip(next)
+		next := strip(unescape(level))
+		if next == level {
+			return plain
+		}
+		level = next
+	}
+}
+
+// both reads a text as it stands and folded.
+func (r *reader) both(text string) {
+	r.read(text)
+	if ascii(text) || !r.spend(len(text)) {
+		return
+	}
+	if folded := fold(text); folded != text {
+		r.read(folded)
 	}
 }
 
@@ -319,20 +347,26 @@ func (r *reader) read(text string) {
 		return
 	}
 	r.text, r.names, r.seen, r.marked = text, r.names[:0], 0, false
-	for i := 0; !r.overflow; {
-		n := strings.IndexByte(text[i:], '{')
-		if n < 0 {
-			break
-		}
-		i += n
+	// Empty objects count wherever they stand, in strings as well.
+	for i := opener(text, 0); i < len(text) && !r.overflow; i = opener(text, i+1) {
+		r.nameTo(i)
 		if end := skipSpace(text, i+1); end < len(text) && text[end] == '}' {
-			// Empty objects are everywhere; this finds those in strings as well.
 			for _, op := range r.namesBefore(i, directReach) {
 				r.keep(op, []byte("{}"))
 			}
 		}
+	}
+	for i := opener(text, 0); i < len(text) && !r.overflow; i = opener(text, i) {
 		i, _ = r.object(text, i)
 	}
+}
+
+// opener is where the next { stands, the end of s if there is none.
+func opener(s string, i int) int {
+	if n := strings.IndexByte(s[i:], '{'); n >= 0 {
+		return i + n
+	}
+	return len(s)
 }
 
 // object reads on from the { at p, and returns where to look for the next one: behind
@@ -644,18 +678,22 @@ var nameByte = func() (t [256]bool) {
 // word takes one word, which may be the name of an op.
 func (r *reader) word(start, end int) {
 	if end-start > 2*ops.MaxNameLen {
+		r.marked = false
 		return
 	}
-	word := strings.ReplaceAll(r.text[start:end], `\`, "")
+	word := r.text[start:end]
+	if strings.IndexByte(word, '\\') >= 0 {
+		word = strings.ReplaceAll(word, `\`, "")
+	}
 	if op, ok := r.lookup(word); ok {
 		r.names, r.marked = append(r.names, opAt{op, start, end}), false
 		return
 	}
 	switch {
-	case strings.EqualFold(word, "tool") || strings.EqualFold(word, "exec"):
+	case len(word) == 4 && (strings.EqualFold(word, "tool") || strings.EqualFold(word, "exec")):
 		r.marked = true
-	case r.marked && start > 0 && r.text[start-1] == '#': // its key
-	case r.marked && ops.OpName(word).Valid():
+	case !r.marked, start > 0 && r.text[start-1] == '#': // its key
+	case ops.OpName(word).Valid():
 		r.names, r.marked = append(r.names, opAt{ops.OpName(word), start, end}), false // an op that may come to exist
 	default:
 		r.marked = false
@@ -671,11 +709,21 @@ func (r *reader) lookup(word string) (ops.OpName, bool) {
 	if op, ok := r.resolve(word); ok {
 		return op, true
 	}
-	plain := strings.ToLower(strings.TrimRight(word, ".:/-"))
-	if plain != word && plain != "" {
-		if op, ok := r.resolve(plain); ok {
-			return op, true
+	other, path := false, -1
+	for i := range len(word) {
+		switch c := word[i]; {
+		case c == '/' || c == ':':
+			path = i
+		case c >= 'A' && c <= 'Z', i == len(word)-1 && (c == '.' || c == '-'):
+			other = true
 		}
+	}
+	if !other && path < 0 {
+		return "", false
+	}
+	plain := strings.ToLower(strings.TrimRight(word, ".:/-"))
+	if op, ok := r.resolve(plain); ok {
+		return op, true
 	}
 	if i := strings.LastIndexAny(plain, "/:"); i >= 0 {
 		return r.resolve(plain[i+1:])

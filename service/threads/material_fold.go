@@ -60,8 +60,16 @@ func unseen(r rune) bool {
 	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// straight has the quotation marks that a word processor makes of " and '.
-var straight = strings.NewReplacer("“", `"`, "”", `"`, "„", `"`, "‟", `"`, "«", `"`, "»", `"`, "″", `"`, "‘", "'", "’", "'", "‚", "'", "‛", "'", "′", "'")
+// straight makes " and ' of the quotation marks that a word processor makes of them.
+func straight(r rune) rune {
+	switch r {
+	case '“', '”', '„', '‟', '«', '»', '″':
+		return '"'
+	case '‘', '’', '‚', '‛', '′':
+		return '\''
+	}
+	return r
+}
 
 // fold returns s in compatibility form (NFKC), without what is not seen, and with
 // straight quotation marks. It says the same of what it returned.
@@ -73,7 +81,7 @@ func fold(s string) string {
 	// What one step makes may be something for another: decomposed fillers, marks that
 	// have come together. Two rounds are all that any text is known to need.
 	for range 4 {
-		next := straight.Replace(strip(norm.NFKC.String(s)))
+		next := strings.Map(straight, strip(norm.NFKC.String(s)))
 		if next == s {
 			break
 		}
