@@ -74,6 +74,7 @@ type gateway struct {
 	policy    *access.LivePolicy
 	door      *service.Door
 	threads   *threads.Threads
+	chats     *chats
 	api       *httpapi.Server
 	cert      tls.Certificate
 	listener  net.Listener
@@ -155,9 +156,12 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	if g.chats, err = openChats(g.cfg.Folder, g.cfg.Ops.Credentials, g.store, g.threads, g.log); err != nil {
+		return err
+	}
 	published := service.NewArtifacts(g.door, g.files)
 	reads := service.NewReads(g.door, directory, service.About{
-		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Missing: g.missing, Condition: g.condition,
+		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Chats: g.chats.states, Missing: g.missing, Condition: g.condition,
 	})
 	if err := reads.Add(slices.Concat(g.threads.Reads(), published.Reads())...); err != nil {
 		return err
@@ -176,7 +180,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	warnOfOps(policy, set.registry, g.log)
 
 	if g.api, err = httpapi.New(httpapi.Config{
-		Door: g.door, Reads: reads, Replies: g.threads, Identities: directory, Events: g.store,
+		Door: g.door, Reads: reads, Replies: g.threads, Hooks: g.chats, Identities: directory, Events: g.store,
 		Notary: g.notary, Audited: g.store, Artifacts: published,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
 		Ready:  g.missing, Sandbox: g.layers, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
@@ -224,6 +228,9 @@ func (g *gateway) serve(ctx context.Context) error {
 	if err := g.threads.Start(ctx); err != nil {
 		return err
 	}
+	if err := g.chats.start(ctx); err != nil {
+		return err
+	}
 	served := make(chan error, 1)
 	// Its ctx is not ours: the API goes on answering while the door closes.
 	go func() { served <- g.api.Serve(context.WithoutCancel(ctx), g.listener, g.cert) }()
@@ -269,6 +276,7 @@ func (g *gateway) close() error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel() // serve has given the grace
 	_ = g.door.Close(ended)
+	g.chats.close()
 	g.threads.Close()
 	proc.Discard()
 	err := g.release()
@@ -342,7 +350,8 @@ func (g *gateway) Reload(ctx context.Context) (reloaded, error) {
 	defer g.reloading.Unlock()
 	set, wrongOps := g.load()
 	policy, wrongPolicy := loadPolicy(g.cfg.Folder.policy())
-	if err := errors.Join(wrongOps, wrongPolicy); err != nil {
+	swapSecrets, wrongSecrets := g.chats.secrets()
+	if err := errors.Join(wrongOps, wrongPolicy, wrongSecrets); err != nil {
 		now := time.Now()
 		g.reloadsFailed.Add(1)
 		g.reloadFailedAt.Store(&now)
@@ -356,6 +365,10 @@ func (g *gateway) Reload(ctx context.Context) (reloaded, error) {
 	}
 	g.put(set)
 	g.policy.Swap(policy)
+	swapSecrets()
+	if err := g.chats.start(ctx); err != nil {
+		return reloaded{}, err
+	}
 	warnOfOps(policy, set.registry, g.log)
 	g.log.Info("ops reloaded", "ops", now.Ops, "digest", now.Digest, "policy", now.Policy)
 	return now, nil

@@ -44,6 +44,7 @@ func (g *gateway) missing() []string {
 	if late := g.unsigned(); late != "" {
 		missing = append(missing, late)
 	}
+	missing = append(missing, g.chats.missing()...)
 	if set := g.ops.Load(); set != nil {
 		missing = append(missing, unconfined(set.disabled)...)
 	}

@@ -35,6 +35,12 @@ var (
 	routeVerify     = route{http.MethodPost, "/v1/audit/verify"}
 	routeExport     = route{http.MethodGet, "/v1/audit/export"}
 
+	routeAdaptors = route{http.MethodGet, "/v1/adaptors"}
+
+	routeStop    = route{http.MethodPost, "/v1/stop"}
+	routeStart   = route{http.MethodPost, "/v1/start"}
+	routePreview = route{http.MethodPost, "/v1/envelope/preview"}
+
 	routeArtifacts       = route{http.MethodGet, "/v1/artifacts"}
 	routeArtifact        = route{http.MethodGet, "/v1/artifacts/{digest}"}
 	routeArtifactBytes   = route{http.MethodGet, "/v1/artifacts/{digest}/bytes"}
@@ -45,6 +51,7 @@ var (
 var routes = []route{
 	routeExec, routeReplies, routeStatus, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
 	routeCancelCall, routeApprovals, routeApproval, routeApprove, routeDeny, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
+	routeStop, routeStart, routePreview,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
-	routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
+	routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
 }

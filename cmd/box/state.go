@@ -19,6 +19,7 @@ import (
 //	tls/server.pem .key its certificate
 //	ops.d/*.yaml        the op files, which operators edit
 //	policy.cedar        who may do what, which operators edit
+//	adaptors/*.json     the chats that the gateway is in, which operators edit
 //	credentials/        secrets that ops may refer to as file:NAME, mode 0700
 //	operator.token      the token of the identity "operator", mode 0600
 //	audit/notary.key    the key that signs the log of all events, mode 0600
@@ -32,6 +33,7 @@ func (s stateFolder) tls() string         { return filepath.Join(string(s), "tls
 func (s stateFolder) ca() string          { return filepath.Join(s.tls(), "ca.pem") }
 func (s stateFolder) ops() string         { return filepath.Join(string(s), "ops.d") }
 func (s stateFolder) policy() string      { return filepath.Join(string(s), "policy.cedar") }
+func (s stateFolder) adaptors() string    { return filepath.Join(string(s), "adaptors") }
 func (s stateFolder) token() string       { return filepath.Join(string(s), "operator.token") }
 func (s stateFolder) credentials() string { return filepath.Join(string(s), "credentials") }
 func (s stateFolder) audit() string       { return filepath.Join(string(s), "audit") }

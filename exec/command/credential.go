@@ -57,6 +57,13 @@ func (s secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalJSON writes String.
 func (s secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
+// Value returns what ref stands for, for a part of the gateway that needs a secret itself.
+// Its error names ref and never a value. The caller keeps the value from whatever prints.
+func (c *Credentials) Value(ref ops.CredentialRef) ([]byte, error) {
+	s, err := c.resolve(ref)
+	return s.value, err
+}
+
 // resolve returns what ref stands for. Its error names ref and never a value. One line
 // break at the end, with which editors and echo end a file, is not part of the value.
 func (c *Credentials) resolve(ref ops.CredentialRef) (secret, error) {
