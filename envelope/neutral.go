@@ -28,10 +28,28 @@ import (
 // part of the text, wherever it is cut.
 func Neutral(text string) string { return neutral(text, inFence) }
 
+// Words are text of somebody for a post of its own, outside of any fence, several lines if
+// need be: neutral, and without an @NAME that calls somebody or an address that a platform
+// would open. They end in a line break, and no fence is left open.
+func Words(text string) string {
+	text = neutral(text, inProse)
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	var w wall
+	for line := range strings.Lines(text) {
+		w.step(line)
+	}
+	if w.run > 0 {
+		text += strings.Repeat(w.char, w.run) + "\n"
+	}
+	return text
+}
+
 // plain is text that came from elsewhere, fit to stand in a line of ours: in one line, with
 // no markup, no @NAME that calls somebody and no address that a platform would open.
 func plain(s string) string {
-	return inline.Replace(neutral(s, inOurLine))
+	return inline.Replace(neutral(s, inProse))
 }
 
 var inline = strings.NewReplacer("\n", " ", "\t", " ", "`", "'", "[", "(", "]", ")", "<", "‹")
@@ -42,7 +60,7 @@ type place uint8
 
 const (
 	inFence place = iota
-	inOurLine
+	inProse
 )
 
 func neutral(text string, p place) string {
@@ -242,15 +260,15 @@ func (s signs) defused(text string, p place) string {
 				part(i)
 			}
 		case '@':
-			if rest.isEverybody() || p == inOurLine && rest.isName() && (i == 0 || !isWord(s[i-1].r)) {
+			if rest.isEverybody() || p == inProse && rest.isName() && (i == 0 || !isWord(s[i-1].r)) {
 				part(i)
 			}
 		case ':':
-			if p == inOurLine && rest.begins("//") {
+			if p == inProse && rest.begins("//") {
 				part(i)
 			}
 		case 'w', 'W':
-			if p == inOurLine && rest.beginsFold("ww.") {
+			if p == inProse && rest.beginsFold("ww.") {
 				part(i + 2)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"inband/harvester"
 	"inband/ops"
 )
 
@@ -122,4 +123,11 @@ func ExampleOutcome() {
 	// ```text
 	// up 3 days
 	// ```
+}
+
+// ordersIn is how many orders and results the harvester finds in text.
+func ordersIn(text string) (n int) {
+	count := func(harvester.Directive) { n++ }
+	harvester.All([]byte(text), harvester.Config{ExecHosts: []string{"*"}, Found: count, Result: count})
+	return n
 }

@@ -2,12 +2,14 @@ package envelope
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// MinSize is the smallest size of a chunk; a smaller one counts as this.
+// MinSize is the smallest size of a chunk; a smaller one counts as this. Below it the walls
+// of a fence and the line about what is left out would leave too little room.
 const MinSize = 400
 
 // Limit is what a platform takes in one message.
@@ -25,7 +27,8 @@ type Limit struct {
 // characters as a reader sees them: not before a combining mark, inside an emoji sequence
 // or inside a run of backticks, if that can be avoided, and never inside a rune. A fence
 // that is open at a cut is closed there, and opened again with its info string in the next
-// chunk. Bytes that are not UTF-8 are replaced.
+// chunk, if its walls are no longer than an eighth of a chunk. Bytes that are not UTF-8 are
+// replaced, and a chunk that would be space alone is left out: platforms refuse it.
 //
 // Of a text that needs more than l.Parts chunks the last one ends in a line that says how
 // many bytes are left out and where all of it can be read.
@@ -34,6 +37,12 @@ func Split(text string, l Limit) []string {
 	chunks := make([]string, len(pieces))
 	for i, p := range pieces {
 		chunks[i] = p.open + p.text + p.close
+	}
+	if last := len(chunks) - 1; last > 0 {
+		chunks = append(slices.DeleteFunc(chunks[:last:last], isSpace), chunks[last])
+		if rest == 0 && len(chunks) > 1 && isSpace(chunks[len(chunks)-1]) {
+			chunks = chunks[:len(chunks)-1]
+		}
 	}
 	if rest > 0 {
 		last := &chunks[len(chunks)-1]
@@ -44,6 +53,8 @@ func Split(text string, l Limit) []string {
 	}
 	return chunks
 }
+
+func isSpace(s string) bool { return strings.TrimSpace(s) == "" }
 
 // note is the line about the rest that is left out.
 func (l *Limit) note(rest int) string {
@@ -170,7 +181,10 @@ func (c *cutPoint) next(text string, room int, l *Limit) cutPoint {
 	if best.pos >= most/2 && best.pos > 0 {
 		return best
 	}
-	// Then in the middle of a line, of which no part is a wall.
+	// Then in the middle of a line. One that begins in this chunk may be a wall there.
+	if !here.inLine {
+		here.wall.step(text[here.pos:most])
+	}
 	here.inLine = true
 	room -= l.size(here.closing(l))
 	most = max(l.fit(text, room), 1)
@@ -203,9 +217,10 @@ func boundary(text string, n int) int {
 func apart(s string, i int) bool {
 	before, _ := utf8.DecodeLastRuneInString(s[:i])
 	behind, _ := utf8.DecodeRuneInString(s[i:])
+	if next := strings.TrimLeft(s[i:min(len(s), i+16)], " \t"); next != "" && (next[0] == '`' || next[0] == '~') {
+		return false // at the beginning of a chunk it could be a wall
+	}
 	switch {
-	case behind == '`' || behind == '~': // a line that begins with them could be a wall
-		return false
 	case before == '\r' && behind == '\n':
 		return false
 	case extends(behind) || before == joiner:
@@ -262,7 +277,7 @@ func (w *wall) line(l *Limit) string {
 // step takes a line of the text, which may open or close a fence, and reports whether it
 // opened one.
 func (w *wall) step(line string) (opened bool) {
-	line = strings.TrimRight(strings.TrimLeft(line, " \t"), " \t\r")
+	line = strings.TrimRight(strings.TrimLeft(line, " \t"), " \t\r\n")
 	if line == "" || line[0] != '`' && line[0] != '~' {
 		return false
 	}
