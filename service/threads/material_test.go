@@ -340,7 +340,7 @@ func TestMaterial_WorkIsLinear(t *testing.T) {
 	if m := testWords.read(text); !m.overflow && !slices.Contains(m.orders, orderDigest("dm.send", []byte(wanted))) {
 		t.Error("150,000 openers hide an order")
 	}
-	if m := testWords.read(families[13].make(1<<17)); !m.overflow {
+	if m := testWords.read(families[13].make(1 << 17)); !m.overflow {
 		t.Error("more orders than are kept, and no overflow")
 	}
 }
