@@ -130,7 +130,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	live, policy := ops.NewLive(nil), access.NewLivePolicy(access.DefaultPolicy())
 	g.door, err = service.New(service.Config{Store: g.store, Registry: live, Policy: policy, Log: log})
 	must(err)
-	rooms, err := threads.New(threads.Config{Store: g.store, Door: g.door, Log: log, ExecHosts: []string{"localhost"}})
+	rooms, err := threads.New(threads.Config{Store: g.store, Door: g.door, Registry: live, Log: log, ExecHosts: []string{"localhost"}})
 	must(err)
 	reads := service.NewReads(g.door, directory, service.About{
 		Version: "v0-test", StartedAt: time.Now(), Config: map[string]any{"state": "here"}, Adaptors: []string{"rooms"},
@@ -148,7 +148,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		return signer.Status(ctx)
 	}}))
 	registry, err := ops.New(
-		service.ToolsList(g.door), service.BoxExec(reads), threads.DMSend(policy),
+		service.ToolsList(g.door), service.BoxExec(reads), rooms.DMSend(),
 		ops.Bound{Op: ops.Op{Name: "test.slow", Aliases: []ops.OpName{"slow"}, Provider: "test", Summary: "Wait to be released or stopped.", Timeout: time.Minute}, Executor: ops.ExecutorFunc(g.slow)},
 		ops.Bound{Op: ops.Op{Name: "test.a/b", Provider: "test", Summary: "Answer at once.", SideEffecting: true}, Executor: ops.ExecutorFunc(
 			func(context.Context, ops.Call) (ops.Outcome, error) {

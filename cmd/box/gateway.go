@@ -152,7 +152,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return err
 	}
 	if g.threads, err = threads.New(threads.Config{
-		Store: g.store, Door: g.door, Log: g.log, ExecHosts: append(harvester.DefaultExecHosts(), g.cfg.Hosts...),
+		Store: g.store, Door: g.door, Registry: g.registry, Log: g.log, ExecHosts: append(harvester.DefaultExecHosts(), g.cfg.Hosts...),
 	}); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if err := reads.Add(g.auditRead()); err != nil {
 		return err
 	}
-	g.native = []ops.Bound{service.ToolsList(g.door), service.BoxExec(reads), threads.DMSend(g.policy)}
+	g.native = []ops.Bound{service.ToolsList(g.door), service.BoxExec(reads), g.threads.DMSend()}
 	set, err := g.load()
 	layers.Wait()
 	g.logLayers()

@@ -67,7 +67,9 @@ type Reply struct {
 // Ack says what became of a reply. It is the same each time the reply is handed in,
 // Duplicate and Edited aside.
 type Ack struct {
-	Reply     string    `json:"reply"` // the id of its post
+	Reply     string    `json:"reply"`             // the id of its post
+	Wake      WakeID    `json:"wake,omitempty"`    // that it ends, or else the last one of the agent in the thread
+	Verdict   Verdict   `json:"verdict,omitempty"` // what its [RESULT] gives the wake
 	Room      string    `json:"room"`
 	Thread    string    `json:"thread"`
 	Message   string    `json:"message"`
@@ -88,6 +90,7 @@ type AckCall struct {
 	Start   int64      `json:"start"` // bytes of the text
 	End     int64      `json:"end"`
 	Fault   *ops.Fault `json:"fault,omitempty"`
+	Rule    string     `json:"rule,omitempty"` // that let it run, parked or refused it
 	// Approval is what a parked call waits for.
 	Approval service.ApprovalID `json:"approval,omitempty"`
 }
@@ -96,7 +99,10 @@ type AckCall struct {
 type Config struct {
 	Store journal.Store // with Schema, service.Schema and access.Schema
 	Door  *service.Door // not started yet
-	Log   *slog.Logger
+	// Registry is the door's. It says which ops there are, for the hints of envelopes,
+	// and under which names.
+	Registry *ops.Live
+	Log      *slog.Logger
 	// ExecHosts are the hosts whose /exec a curl command in a reply may name, as
 	// in harvester.Config.
 	ExecHosts []string
@@ -107,6 +113,7 @@ type Config struct {
 type Threads struct {
 	store     journal.Store
 	door      *service.Door
+	registry  *ops.Live
 	log       *slog.Logger
 	execHosts []string
 	chats     []Chat        // attached before Start
@@ -120,10 +127,10 @@ type Threads struct {
 
 // New returns the threads over cfg. It has the door write results into the outbox.
 func New(cfg Config) (*Threads, error) {
-	if cfg.Store == nil || cfg.Door == nil || cfg.Log == nil {
-		return nil, errors.New("threads: want a store, a door and a log")
+	if cfg.Store == nil || cfg.Door == nil || cfg.Registry == nil || cfg.Log == nil {
+		return nil, errors.New("threads: want a store, a door, its registry and a log")
 	}
-	t := &Threads{store: cfg.Store, door: cfg.Door, log: cfg.Log, execHosts: cfg.ExecHosts,
+	t := &Threads{store: cfg.Store, door: cfg.Door, registry: cfg.Registry, log: cfg.Log, execHosts: cfg.ExecHosts,
 		reading: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	t.life, t.stop = context.WithCancel(context.Background())
 	cfg.Door.OnSettle(t.enqueueResult)
@@ -138,6 +145,7 @@ func (t *Threads) Start(ctx context.Context) error {
 		return fmt.Errorf("start the outbox: %w", err)
 	}
 	t.work.Go(func() { t.deliver(head) })
+	t.work.Go(func() { t.decideAll(head) })
 	return nil
 }
 
@@ -177,29 +185,45 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// harvest finds the directives of text: the first MaxDirectives of them, and how
-// many more and how many broken ones there are. ctx bounds the wait for others that
-// are being read.
-func (t *Threads) harvest(ctx context.Context, text string) (first []harvester.Directive, more, broken int, err error) {
+// reading is what was found in the text of a reply.
+type reading struct {
+	directives   []harvester.Directive // the first MaxDirectives
+	results      []harvester.Directive // the [RESULT {…}] in it: the first one and the last maxResults-1
+	digests      []string              // by directive: its order, as the echo guard knows it; "" for one without side effects
+	more, broken int                   // how many more directives there are, and how many broken ones
+	material     material              // the text as others in the thread are shown it
+}
+
+// read finds the directives of text. ctx bounds the wait for others that are being read.
+func (t *Threads) read(ctx context.Context, text string) (r reading, err error) {
 	select {
 	case t.reading <- struct{}{}:
 		defer func() { <-t.reading }()
 	case <-ctx.Done():
-		return nil, 0, 0, ctx.Err()
+		return reading{}, ctx.Err()
 	}
 	s := harvester.New(harvester.Config{ExecHosts: t.execHosts, Found: func(d harvester.Directive) {
-		if len(first) == MaxDirectives {
-			more++ // 1 MiB can hold 150,000, which are counted and not kept
+		if len(r.directives) == MaxDirectives {
+			r.more++ // 1 MiB can hold 150,000, which are counted and not kept
 			return
 		}
 		d.Params = bytes.Clone(d.Params)
-		first = append(first, d)
+		r.directives = append(r.directives, d)
 	}})
 	if _, err := s.Write([]byte(text)); err != nil {
 		panic(err) // only after Close
 	}
 	s.Close(true)
-	return first, more, s.Broken(), nil
+	r.broken = s.Broken()
+	registry := t.registry.Current()
+	r.digests = make([]string, len(r.directives))
+	for i, d := range r.directives {
+		if e, ok := registry.Lookup(ops.OpName(d.Op)); ok && e.SideEffecting { // reads never pay for the guard
+			r.digests[i] = orderDigest(e.Name, d.Params)
+		}
+	}
+	r.material = t.materialOf(text)
+	return r, nil
 }
 
 // Take takes a reply from by: the agent itself, a bridge that it is enrolled with,
@@ -214,21 +238,73 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 	if fault := r.check(); fault != nil {
 		return Ack{}, fault
 	}
-	directives, more, broken, err := t.harvest(ctx, r.Text)
-	if err != nil {
-		return Ack{}, err
-	}
-	agent := ops.Identity{ID: r.Agent, Role: ops.Agent}
-	hash := textHash(r.Text)
-
-	room, thread := r.Room, NewThreadID()
+	room := r.Room
 	if r.Thread != "" {
-		thread = r.Thread
-		if room, err = t.roomOf(ctx, thread); err != nil {
+		var err error
+		if room, err = t.roomOf(ctx, r.Thread); err != nil {
 			return Ack{}, err
 		}
 	}
-	orders := t.orders(agent, room, thread, r.Message, directives)
+	return t.take(ctx, by, arrival{
+		adaptor: Adaptor, room: room, source: Adaptor + "/" + room + "/" + r.Message,
+		agent: r.Agent, thread: r.Thread, message: r.Message, text: r.Text, fresh: true,
+	})
+}
+
+// arrival is a reply on its way in, wherever it was written.
+type arrival struct {
+	adaptor  string
+	room     string // its name in the table room
+	source   string // of its calls, unique to the message; their ordinals are added
+	agent    ops.IdentityID
+	thread   string // empty begins one in room
+	message  string // the sender's or the platform's id for it
+	platform string // the message's id on the adaptor's platform, "" in the built-in rooms
+	text     string
+	fresh    bool // it arrived within LateAfter of being written
+	// also adds to the transaction that takes it, or finds it taken; it may be nil.
+	also func(journal.Tx, Ack) error
+}
+
+// maxLooks bounds how often a reply is weighed because the agent's wakes changed between
+// the weighing and the taking.
+const maxLooks = 3
+
+// errWakesChanged says that a reply was weighed by wakes that are others now.
+var errWakesChanged = errors.New("the wakes of the thread have changed")
+
+// take is Take for a reply that has been checked. A reply is weighed outside of the
+// transaction that takes it, and what may be another by then, the agent's wakes, is looked
+// at again inside.
+func (t *Threads) take(ctx context.Context, by ops.Identity, a arrival) (Ack, error) {
+	r, err := t.read(ctx, a.text)
+	if err != nil {
+		return Ack{}, err
+	}
+	for range maxLooks {
+		ack, err := t.takeOnce(ctx, by, a, r)
+		if !errors.Is(err, errWakesChanged) {
+			return ack, err
+		}
+	}
+	return Ack{}, ops.Faultf(ops.Busy, "the wakes of %s in this thread change while its reply is read; nothing was taken, hand it in again", a.agent)
+}
+
+func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r reading) (Ack, error) {
+	agent := ops.Identity{ID: a.agent, Role: ops.Agent}
+	hash, begins := textHash(a.text), a.thread == ""
+	w, err := t.weigh(ctx, a, r)
+	if err != nil {
+		return Ack{}, err
+	}
+	if begins {
+		a.thread = NewThreadID()
+	}
+	calls := callsOf(agent, a, r, w)
+	orders := make([]service.Order, len(calls))
+	for i, c := range calls {
+		orders[i] = t.door.Prepare(c)
+	}
 	var ack Ack
 	var tickets []service.Ticket
 	err = t.store.Update(ctx, func(tx journal.Tx) error {
@@ -236,66 +312,115 @@ func (t *Threads) Take(ctx context.Context, by ops.Identity, r Reply) (Ack, erro
 		if err := maySpeak(tx, t.door.Policy(), by, agent); err != nil {
 			return err
 		}
-		if r.Thread != "" {
-			if err := takesPart(tx, thread, agent.ID); err != nil {
+		if !begins && a.adaptor == Adaptor {
+			if err := takesPart(tx, a.thread, agent.ID); err != nil {
 				return err
 			}
 		}
-		earlier, found, err := earlierAck(tx, room, r, hash)
-		if err != nil || found {
-			ack = earlier
+		earlier, found, err := earlierAck(tx, a, hash)
+		if err != nil {
 			return err
 		}
-		if r.Thread == "" {
-			if err := openThread(tx, room, thread); err != nil {
+		if found {
+			ack = earlier
+			return a.tell(tx, ack)
+		}
+		if begins {
+			if err := openThread(tx, a.room, a.thread); err != nil {
 				return err
 			}
+		} else if now, err := wakesOf(tx, a.agent, a.thread); err != nil {
+			return err
+		} else if !now.same(w.wakes) {
+			return errWakesChanged
 		}
-		ack = Ack{Room: room, Thread: thread, Message: r.Message, Broken: broken, OverLimit: more, Calls: []AckCall{}}
-		if ack.Reply, err = addPost(tx, post{thread: thread, kind: "reply", author: agent, body: r.Text, message: r.Message}); err != nil {
+		ack = Ack{Room: a.room, Thread: a.thread, Message: a.message, Broken: r.broken, OverLimit: r.more, Calls: []AckCall{}}
+		if ack.Reply, err = addPost(tx, post{thread: a.thread, kind: "reply", author: agent, body: a.text, message: a.message, platform: a.platform}); err != nil {
+			return err
+		}
+		if err := keepMaterial(tx, a.thread, agent.ID, r.material); err != nil {
 			return err
 		}
 		if tickets, err = t.door.Admit(tx, orders...); err != nil {
 			return err
 		}
 		for i, ticket := range tickets {
-			d := directives[i]
-			call := AckCall{Call: ticket.Call, Op: ticket.Op, Form: string(d.Form), Ordinal: i + 1, State: ticket.State, Start: d.Start, End: d.End, Approval: ticket.Approval}
+			d := r.directives[i]
+			call := AckCall{Call: ticket.Call, Op: ticket.Op, Form: string(d.Form), Ordinal: i + 1, State: ticket.State, Rule: ticket.Rule, Start: d.Start, End: d.End, Approval: ticket.Approval}
 			if ticket.Outcome != nil {
 				call.Fault = ticket.Outcome.Fault
 			}
 			ack.Calls = append(ack.Calls, call)
+			if ticket.Call != calls[i].ID {
+				if err := t.answerAgain(tx, calls[i], ticket, ack, i+1); err != nil {
+					return err
+				}
+			}
 		}
-		if more > 0 {
-			note := envelope.Note("%d more directives of this reply were not run: one reply may hold %d.", more, MaxDirectives)
-			if err := t.send(tx, outgoing{kind: "note", about: ack.Reply, thread: thread, body: note}); err != nil {
+		if r.more > 0 {
+			note := envelope.Note("%d more directives of this reply were not run: one reply may hold %d.", r.more, MaxDirectives)
+			if err := t.send(tx, outgoing{kind: "note", about: ack.Reply, thread: a.thread, body: note}); err != nil {
 				return err
 			}
 		}
-		return keepAck(tx, r, hash, ack)
+		if err := keepAck(tx, a, hash, ack); err != nil {
+			return err
+		}
+		return a.tell(tx, ack)
 	})
 	if err != nil {
 		t.door.Forget(orders...)
 		return Ack{}, err
 	}
-	t.counts.add("broken directives", "", ack.Broken)
+	if !ack.Duplicate {
+		t.counts.add("broken directives", "", ack.Broken)
+	}
 	failpoint.Here("threads.reply-taken")
 	t.door.Run(tickets...)
 	return ack, nil
 }
 
-// orders makes calls of directives. Their keys derive from where they stand, so
-// that no redelivery can make them run again.
-func (t *Threads) orders(agent ops.Identity, room, thread, message string, directives []harvester.Directive) []service.Order {
-	orders := make([]service.Order, len(directives))
-	for i, d := range directives {
-		source := fmt.Sprintf("%s/%s/%s#%d", Adaptor, room, message, i+1)
-		orders[i] = t.door.Prepare(ops.Call{
-			Op: ops.OpName(d.Op), By: agent, Params: json.RawMessage(d.Params), Key: source,
-			From: ops.Origin{Source: source, Answer: &ops.Address{Adaptor: Adaptor, Opaque: thread}, Root: source},
-		})
+// tell calls what the adaptor adds to the transaction.
+func (a arrival) tell(tx journal.Tx, ack Ack) error {
+	if a.also == nil {
+		return nil
 	}
-	return orders
+	return a.also(tx, ack)
+}
+
+// callsOf makes calls of the directives of a. Their idempotency keys derive from where
+// they stand, so that no redelivery can make them run again.
+func callsOf(agent ops.Identity, a arrival, r reading, w weighed) []ops.Call {
+	calls := make([]ops.Call, len(r.directives))
+	for i, d := range r.directives {
+		source := fmt.Sprintf("%s#%d", a.source, i+1)
+		from := ops.Origin{Source: source, Answer: &ops.Address{Adaptor: a.adaptor, Opaque: a.thread}, Root: source}
+		w.of[i].stamp(&from)
+		calls[i] = ops.Call{
+			ID: ops.NewCallID(), Op: ops.OpName(d.Op), By: agent, Params: json.RawMessage(d.Params), Key: source,
+			From: from, Evidence: w.evidence[i],
+		}
+	}
+	return calls
+}
+
+// answerAgain posts what an order leads to that repeats an earlier call under the same
+// wake (rule R5): nothing runs, and no outcome of its own will come.
+func (t *Threads) answerAgain(tx journal.Tx, call ops.Call, ticket service.Ticket, ack Ack, ordinal int) error {
+	o := outgoing{kind: "note", about: fmt.Sprintf("%s#%d", ack.Reply, ordinal), thread: ack.Thread, call: ticket.Call}
+	op, id := string(ticket.Op), string(ticket.Call)
+	switch {
+	case ticket.State == ops.Parked:
+		o.body = envelope.Note("%s is the same order as %s, which waits for approval %s already. Nothing has run.", op, id, string(ticket.Approval))
+	case ticket.Replayed && ticket.Outcome != nil:
+		call.ID, call.Op = ticket.Call, ticket.Op
+		told, _ := service.Told(t.door.Policy(), call.By, *ticket.Outcome)
+		o.kind = "result"
+		o.body = envelope.Note("%s is the same order as %s, so nothing ran again. This came of it then:", op, id) + envelope.Outcome(call, told)
+	case ticket.Outcome != nil && ticket.Outcome.Fault != nil:
+		o.body = envelope.Note("%s did not run: %s", op, ticket.Outcome.Fault.Error())
+	}
+	return t.send(tx, o)
 }
 
 // maySpeak decides whether by may hand in a reply of agent.
@@ -344,35 +469,35 @@ func takesPart(tx journal.Tx, thread string, who ops.IdentityID) error {
 
 // earlierAck looks for the acknowledgement of a reply with the same message id. An
 // edit is recorded and never run.
-func earlierAck(tx journal.Tx, room string, r Reply, hash string) (ack Ack, found bool, err error) {
+func earlierAck(tx journal.Tx, a arrival, hash string) (ack Ack, found bool, err error) {
 	var stored, storedHash string
 	err = tx.Query(`SELECT ack, text_hash FROM reply WHERE adaptor = $1 AND room = $2 AND agent = $3 AND message = $4`,
-		func(scan func(...any) error) error { return scan(&stored, &storedHash) }, Adaptor, room, string(r.Agent), r.Message)
+		func(scan func(...any) error) error { return scan(&stored, &storedHash) }, a.adaptor, a.room, string(a.agent), a.message)
 	if err != nil || stored == "" {
 		return Ack{}, false, err
 	}
 	if err := json.Unmarshal([]byte(stored), &ack); err != nil {
-		return Ack{}, false, fmt.Errorf("acknowledgement of message %q: %w", r.Message, err)
+		return Ack{}, false, fmt.Errorf("acknowledgement of message %q: %w", a.message, err)
 	}
 	ack.Duplicate = true
 	if hash != storedHash {
 		ack.Edited = true
-		err = event(tx, ack.Thread, "reply.edited", map[string]any{"thread": ack.Thread, "message": r.Message, "reply": ack.Reply, "sha256": hash})
+		err = event(tx, ack.Thread, "reply.edited", map[string]any{"thread": ack.Thread, "message": a.message, "reply": ack.Reply, "sha256": hash})
 	}
 	return ack, true, err
 }
 
-func keepAck(tx journal.Tx, r Reply, hash string, ack Ack) error {
+func keepAck(tx journal.Tx, a arrival, hash string, ack Ack) error {
 	b, err := json.Marshal(ack)
 	if err != nil {
-		return fmt.Errorf("acknowledgement of message %q: %w", r.Message, err)
+		return fmt.Errorf("acknowledgement of message %q: %w", a.message, err)
 	}
 	if _, err := tx.Exec(`INSERT INTO reply (adaptor, room, agent, message, thread, text_hash, ack) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-		Adaptor, ack.Room, string(r.Agent), r.Message, ack.Thread, hash, string(b)); err != nil {
+		a.adaptor, ack.Room, string(a.agent), a.message, ack.Thread, hash, string(b)); err != nil {
 		return err
 	}
 	return event(tx, ack.Thread, "reply.taken", map[string]any{
-		"thread": ack.Thread, "message": r.Message, "reply": ack.Reply, "agent": r.Agent,
+		"thread": ack.Thread, "message": a.message, "reply": ack.Reply, "agent": a.agent,
 		"calls": len(ack.Calls), "broken": ack.Broken, "over_limit": ack.OverLimit,
 	})
 }

@@ -53,16 +53,22 @@ func openHouse(t *testing.T, path string, bound ...ops.Bound) *house {
 	}
 	h := &house{t: t, store: store, directory: access.NewDirectory(store)}
 	policy := access.NewLivePolicy(access.DefaultPolicy())
-	registry, err := ops.New(append(bound, DMSend(policy))...)
+	empty, err := ops.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.door, err = service.New(service.Config{Store: store, Registry: ops.NewLive(registry), Policy: policy, Log: log}); err != nil {
+	live := ops.NewLive(empty)
+	if h.door, err = service.New(service.Config{Store: store, Registry: live, Policy: policy, Log: log}); err != nil {
 		t.Fatal(err)
 	}
-	if h.threads, err = New(Config{Store: store, Door: h.door, Log: log}); err != nil {
+	if h.threads, err = New(Config{Store: store, Door: h.door, Registry: live, Log: log}); err != nil {
 		t.Fatal(err)
 	}
+	registry, err := ops.New(append(bound, h.threads.DMSend())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live.Swap(registry)
 	return h
 }
 
@@ -200,7 +206,7 @@ func TestReplyIn_ResultsOut(t *testing.T) {
 		form  string
 		state ops.State
 		code  ops.Code
-	}{{"t.read", "tool", ops.Received, ""}, {"t.write", "tool", ops.Parked, ""}, {"t.raed", "tool", ops.Refused, ops.UnknownOp}, {"dm.send", "dm", ops.Received, ""}} {
+	}{{"t.read", "tool", ops.Received, ""}, {"t.write", "tool", ops.Parked, ""}, {"t.raed", "tool", ops.Refused, ops.UnknownOp}, {"dm.send", "dm", ops.Parked, ""}} {
 		c := ack.Calls[i]
 		code := ops.Code("")
 		if c.Fault != nil {
@@ -214,7 +220,7 @@ func TestReplyIn_ResultsOut(t *testing.T) {
 		}
 	}
 	posts := h.posts(ack.Thread, 5)
-	if got := kinds(posts); !slices.Equal(got, []string{"reply", "note", "result", "result", "result"}) {
+	if got := kinds(posts); !slices.Equal(got, []string{"reply", "note", "result", "note", "result"}) && !slices.Equal(got, []string{"reply", "note", "note", "result", "result"}) {
 		t.Errorf("posts %q", got)
 	}
 	if posts[0].Text != text || posts[0].Author == nil || *posts[0].Author != scout || posts[0].ID != ack.Reply {
@@ -232,7 +238,7 @@ func TestReplyIn_ResultsOut(t *testing.T) {
 	for _, p := range posts {
 		all += p.Text
 	}
-	for _, want := range []string{"all is well", "waits for approval " + string(ack.Calls[1].Approval), "nearest: t.read"} {
+	for _, want := range []string{"all is well", string(ack.Calls[1].Approval), "nearest: t.read"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("the thread does not say %q", want)
 		}
@@ -285,7 +291,7 @@ func TestParkedCallOfAReply(t *testing.T) {
 
 func TestReplyIsTakenOnce(t *testing.T) {
 	h := newHouse(t, echo("t.read", "x"))
-	r := Reply{Agent: "scout", Room: "lobby", Message: "m1", Text: "[TOOL t.read {}] [DM {\"to\":\"clerk\",\"text\":\"once\"}]"}
+	r := Reply{Agent: "scout", Room: "lobby", Message: "m1", Text: "[TOOL t.read {}] [TOOL t.read {\"n\":1}]"}
 	first := h.take(scout, r)
 	var callers sync.WaitGroup
 	for range 8 {
@@ -386,12 +392,12 @@ func TestDirectivesBeyondTheLimitAreNotKept(t *testing.T) {
 	text := strings.Repeat("[DM {}]", MaxText/7)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	first, more, broken, err := h.threads.harvest(t.Context(), text)
+	r, err := h.threads.read(t.Context(), text)
 	runtime.ReadMemStats(&after)
-	if err != nil || len(first) != MaxDirectives || more != MaxText/7-MaxDirectives || broken != 0 {
-		t.Errorf("got %d and %d more, %d broken, %v", len(first), more, broken, err)
+	if err != nil || len(r.directives) != MaxDirectives || r.more != MaxText/7-MaxDirectives || r.broken != 0 {
+		t.Errorf("got %d and %d more, %d broken, %v", len(r.directives), r.more, r.broken, err)
 	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 { // the guard against echoes reads it too
 		t.Errorf("reading %d bytes took %d bytes of memory", len(text), n)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -399,7 +405,7 @@ func TestDirectivesBeyondTheLimitAreNotKept(t *testing.T) {
 	for range cap(h.threads.reading) {
 		h.threads.reading <- struct{}{}
 	}
-	if _, _, _, err := h.threads.harvest(ended, text); !errors.Is(err, context.Canceled) {
+	if _, err := h.threads.read(ended, text); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has gone: %v", err)
 	}
 }
@@ -473,63 +479,6 @@ func TestWhoMaySpeakAndWhere(t *testing.T) {
 	}
 }
 
-func TestDM(t *testing.T) {
-	h := newHouse(t)
-	send := func(by ops.Identity, params string) (map[string]string, *ops.Fault) {
-		t.Helper()
-		ticket, err := h.door.Submit(t.Context(), ops.Call{Op: "dm", By: by, Params: json.RawMessage(params), From: ops.Origin{Source: "test"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o, err := h.door.Await(t.Context(), ticket.Call)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if o.Fault != nil {
-			return nil, o.Fault
-		}
-		var r map[string]string
-		if err := json.Unmarshal(o.Result.Value, &r); err != nil {
-			t.Fatal(err)
-		}
-		return r, nil
-	}
-	to, fault := send(scout, `{"to":"clerk","text":"line one\nline two"}`)
-	if fault != nil {
-		t.Fatal(fault)
-	}
-	for _, who := range []ops.Identity{scout, clerk, ada} {
-		v, err := h.threads.show(t.Context(), who, service.Query{Arg: to["thread"]})
-		if err != nil || v.(Showing).Posts[0].Text != "line one\nline two" || v.(Showing).Room != "dm.clerk" {
-			t.Errorf("%s reads %+v, %v", who, v, err)
-		}
-	}
-	if r, fault := send(clerk, `{"to":"scout","text":"back","thread":"`+to["thread"]+`"}`); fault != nil || r["thread"] != to["thread"] || r["room"] != "dm.clerk" {
-		t.Errorf("an answer in the thread: %v, %v", r, fault)
-	}
-	if r, fault := send(scout, `{"to":"#attic","text":"hi"}`); fault != nil || r["room"] != "attic" {
-		t.Errorf("a new room: %v, %v", r, fault)
-	}
-	if r, fault := send(scout, `{"to":"attic","text":"hi"}`); fault != nil || r["room"] != "attic" {
-		t.Errorf("a room that exists: %v, %v", r, fault)
-	}
-	for params, want := range map[string]ops.Code{
-		`{"to":"cellar","text":"hi"}`:                                        ops.NotFound,
-		`{"to":"clerk","text":"hi","thread":"t-00000000000000000000000000"}`: ops.NotFound,
-		`{"to":"#lobby","text":"hi","thread":"` + to["thread"] + `"}`:        ops.InvalidParams,
-		`{"to":"ada","text":"hi","thread":"` + to["thread"] + `"}`:           ops.NotFound,
-		`{"to":"clerk"}`:                                                     ops.InvalidParams,
-		`{"to":"clerk","text":"a\u0000b"}`:                                   ops.InvalidParams,
-		`{"to":"../x","text":"hi"}`:                                          ops.InvalidParams,
-		`{"to":"clerk","text":"hi","cc":"ada"}`:                              ops.InvalidParams,
-		`{"to":"clerk","text":"` + strings.Repeat("x", ops.MaxText+1) + `"}`: ops.InvalidParams,
-	} {
-		if _, fault := send(scout, params); fault == nil || fault.Code != want {
-			t.Errorf("dm %.80s: got %v, want %s", params, fault, want)
-		}
-	}
-}
-
 // What a stranger's command prints never becomes an order, however it is shaped.
 func TestResultsAreNeutral(t *testing.T) {
 	hostile := []string{
@@ -567,7 +516,11 @@ func TestRestart(t *testing.T) {
 		if err := openThread(tx, "lobby", "t-1"); err != nil {
 			return err
 		}
-		orders := h.threads.orders(scout, "lobby", "t-1", "m1", []harvester.Directive{{Op: "t.read", Params: []byte("{}")}, {Op: "no.such", Params: []byte("{}")}})
+		r := reading{directives: []harvester.Directive{{Op: "t.read", Params: []byte("{}")}, {Op: "no.such", Params: []byte("{}")}}}
+		var orders []service.Order
+		for _, c := range callsOf(scout, arrival{adaptor: Adaptor, source: "rooms/lobby/m1", thread: "t-1"}, r, weighed{of: make([]bond, 2), evidence: make([]ops.Evidence, 2)}) {
+			orders = append(orders, h.door.Prepare(c))
+		}
 		if _, err := addPost(tx, post{thread: "t-1", kind: "reply", author: scout, body: "x", message: "m1"}); err != nil {
 			return err
 		}
