@@ -23,7 +23,7 @@ var permitted = map[string]struct {
 	"failpoint":                 {nil, "marks in the code, known to nobody"},
 	"harvester":                 {nil, "pure: text to directives, usable by anyone"},
 	"ops":                       {nil, "the vocabulary at the bottom"},
-	"envelope":                  {[]string{"ops"}, "renders outcomes as text"},
+	"envelope":                  {[]string{"ops"}, "what agents and people read, as text"},
 	"exec/proc":                 {nil, "a process, without knowing why"},
 	"exec/sandbox":              {nil, "layers of the kernel, without knowing for what"},
 	"exec/command":              {[]string{"ops", "exec/proc", "exec/sandbox"}, "turns an op and parameters into a confined process"},
