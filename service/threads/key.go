@@ -42,6 +42,7 @@ var keyForm = regexp.MustCompile(`^[a-z0-9-]{3,32}$`)
 // bond is what a wake means for the calls that are ordered under it.
 type bond struct {
 	wake     WakeID // "" for no wake
+	thread   string
 	key      string
 	root     string
 	hops     int
@@ -98,7 +99,7 @@ func (b bonds) under(key string) (bond, uint8) {
 	return b.open[found], ops.KeyGood
 }
 
-const bondColumns = `id, key, root, hops, declared, state, deadline_at`
+const bondColumns = `id, thread, key, root, hops, declared, state, deadline_at`
 
 // selectBonds reads the wakes that where picks.
 func selectBonds(tx journal.Tx, where string, args ...any) (list []bond, err error) {
@@ -107,7 +108,7 @@ func selectBonds(tx journal.Tx, where string, args ...any) (list []bond, err err
 		var b bond
 		var declared, state string
 		var hops, deadline int64
-		if err := scan((*string)(&b.wake), &b.key, &b.root, &hops, &declared, &state, &deadline); err != nil {
+		if err := scan((*string)(&b.wake), &b.thread, &b.key, &b.root, &hops, &declared, &state, &deadline); err != nil {
 			return err
 		}
 		if err := json.Unmarshal([]byte(declared), &b.declared); err != nil {
@@ -144,6 +145,16 @@ type weighed struct {
 	evidence []ops.Evidence
 }
 
+// wake returns the wake of the first directive with a good key, or else the last one.
+func (w weighed) wake() WakeID {
+	for i, e := range w.evidence {
+		if e.Key == ops.KeyGood {
+			return w.of[i].wake
+		}
+	}
+	return w.wakes.last.wake
+}
+
 // weigh looks up what stands for and against the directives of a reply.
 func (t *Threads) weigh(ctx context.Context, a arrival, r reading) (w weighed, err error) {
 	err = t.store.View(ctx, func(tx journal.Tx) (err error) {
@@ -171,4 +182,66 @@ func (t *Threads) weigh(ctx context.Context, a arrival, r reading) (w weighed, e
 		return nil
 	})
 	return w, err
+}
+
+// Weigh says what a call over the API is worth that carries key, the key of a wake of its
+// caller in any thread, or none. With a good key it is of that wake, which may have declared
+// its op. Without one it only inherits the root cause of the wake of its caller that stands
+// farthest from a person, so that no loop gets around its caps by the API. A key that is of
+// no wake leaves ops.KeyWrong in the evidence: the caller refuses it.
+func (t *Threads) Weigh(ctx context.Context, c ops.Call, key string) (ops.Call, error) {
+	entry, known := t.registry.Current().Lookup(c.Op)
+	writes := known && entry.SideEffecting
+	c.Evidence = ops.Evidence{Key: ops.KeyMissing, Echo: ops.EchoUnknown, Fresh: true}
+	if key == "" && (c.By.Role != ops.Agent || !writes) {
+		return c, nil
+	}
+	err := t.store.View(ctx, func(tx journal.Tx) error {
+		open, err := openBonds(tx, c.By.ID)
+		if err != nil {
+			return err
+		}
+		if key == "" {
+			c.From.Root, c.From.Hops = worst(open)
+			return nil
+		}
+		b, fits := bonds{open: open}.under(key)
+		if c.Evidence.Key = fits; fits != ops.KeyGood {
+			return nil
+		}
+		b.stamp(&c.From)
+		if !writes {
+			return nil
+		}
+		if c.Evidence.Echo, err = echoed(tx, b.thread, c.By.ID, orderDigest(entry.Name, c.Params)); err != nil {
+			return err
+		}
+		c.Evidence.Clean, err = clean(tx, b.thread, c.By.ID)
+		return err
+	})
+	return c, err
+}
+
+// maxOpenOfAgent bounds how many open wakes of one agent are looked at, the newest.
+const maxOpenOfAgent = 1024
+
+// openBonds reads the wakes of agent whose keys are good, the newest first.
+func openBonds(tx journal.Tx, agent ops.IdentityID) (open []bond, err error) {
+	list, err := selectBonds(tx, `WHERE agent = $1 AND state = 'open' ORDER BY id DESC LIMIT $2`, string(agent), int64(maxOpenOfAgent))
+	for _, b := range list {
+		if b.open {
+			open = append(open, b)
+		}
+	}
+	return open, err
+}
+
+// worst returns the root and the hops of the wake that stands farthest from a person.
+func worst(open []bond) (root string, hops int) {
+	for i, b := range open {
+		if i == 0 || b.hops > hops {
+			root, hops = b.root, b.hops
+		}
+	}
+	return root, hops
 }

@@ -188,10 +188,10 @@ func printable(s string) bool {
 // reading is what was found in the text of a reply.
 type reading struct {
 	directives   []harvester.Directive // the first MaxDirectives
-	results      []harvester.Directive // the [RESULT {…}] in it: the first one and the last maxResults-1
-	digests      []string              // by directive: its order, as the echo guard knows it; "" for one without side effects
-	more, broken int                   // how many more directives there are, and how many broken ones
-	material     material              // the text as others in the thread are shown it
+	result       resultRead
+	digests      []string // by directive: its order, as the echo guard knows it; "" for one without side effects
+	more, broken int      // how many more directives there are, and how many broken ones
+	material     material // the text as others in the thread are shown it
 }
 
 // read finds the directives of text. ctx bounds the wait for others that are being read.
@@ -202,7 +202,7 @@ func (t *Threads) read(ctx context.Context, text string) (r reading, err error) 
 	case <-ctx.Done():
 		return reading{}, ctx.Err()
 	}
-	s := harvester.New(harvester.Config{ExecHosts: t.execHosts, Found: func(d harvester.Directive) {
+	s := harvester.New(harvester.Config{ExecHosts: t.execHosts, Result: r.result.take, Found: func(d harvester.Directive) {
 		if len(r.directives) == MaxDirectives {
 			r.more++ // 1 MiB can hold 150,000, which are counted and not kept
 			return
@@ -334,7 +334,7 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 		} else if !now.same(w.wakes) {
 			return errWakesChanged
 		}
-		ack = Ack{Room: a.room, Thread: a.thread, Message: a.message, Broken: r.broken, OverLimit: r.more, Calls: []AckCall{}}
+		ack = Ack{Room: a.room, Thread: a.thread, Message: a.message, Broken: r.broken, OverLimit: r.more, Wake: w.wake(), Calls: []AckCall{}}
 		if ack.Reply, err = addPost(tx, post{thread: a.thread, kind: "reply", author: agent, body: a.text, message: a.message, platform: a.platform}); err != nil {
 			return err
 		}
@@ -357,6 +357,9 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 				}
 			}
 		}
+		if err := t.conclude(tx, a, &r.result, w, &ack); err != nil {
+			return err
+		}
 		if r.more > 0 {
 			note := envelope.Note("%d more directives of this reply were not run: one reply may hold %d.", r.more, MaxDirectives)
 			if err := t.send(tx, outgoing{kind: "note", about: ack.Reply, thread: a.thread, body: note}); err != nil {
@@ -372,12 +375,31 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 		t.door.Forget(orders...)
 		return Ack{}, err
 	}
-	if !ack.Duplicate {
-		t.counts.add("broken directives", "", ack.Broken)
-	}
+	t.countReply(ack, tickets)
 	failpoint.Here("threads.reply-taken")
 	t.door.Run(tickets...)
 	return ack, nil
+}
+
+// countReply counts what a reply has come to.
+func (t *Threads) countReply(ack Ack, tickets []service.Ticket) {
+	if ack.Duplicate {
+		t.counts.add("duplicates", "", 1)
+		if ack.Edited {
+			t.counts.add("edits", "", 1)
+		}
+		return
+	}
+	t.counts.add("broken directives", "", ack.Broken)
+	t.counts.add("directives over the limit", "", ack.OverLimit)
+	if ack.Verdict != "" {
+		t.counts.add("verdicts", string(ack.Verdict), 1)
+	}
+	for _, ticket := range tickets {
+		if ticket.Replayed {
+			t.counts.add("repeated orders", "", 1)
+		}
+	}
 }
 
 // tell calls what the adaptor adds to the transaction.
@@ -498,7 +520,7 @@ func keepAck(tx journal.Tx, a arrival, hash string, ack Ack) error {
 	}
 	return event(tx, ack.Thread, "reply.taken", map[string]any{
 		"thread": ack.Thread, "message": a.message, "reply": ack.Reply, "agent": a.agent,
-		"calls": len(ack.Calls), "broken": ack.Broken, "over_limit": ack.OverLimit,
+		"calls": len(ack.Calls), "broken": ack.Broken, "over_limit": ack.OverLimit, "wake": ack.Wake, "verdict": ack.Verdict,
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,7 +110,7 @@ func (t *Threads) Raise(tx journal.Tx, e Errand) (Wake, error) {
 	if e.Root == "" {
 		e.Root = string(w.ID)
 	}
-	if err := withinCaps(tx, e); err != nil {
+	if err := t.withinCaps(tx, e); err != nil {
 		return Wake{}, err
 	}
 	if e.Thread == "" {
@@ -138,6 +139,8 @@ func (t *Threads) Raise(tx journal.Tx, e Errand) (Wake, error) {
 	} else if w.Post, w.Deadline, err = t.post(tx, w.ID, e, key); err != nil {
 		return Wake{}, err
 	}
+	t.counts.add("wakes", string(e.Cause), 1)
+	t.counts.add("hops", strconv.Itoa(e.Hops), 1)
 	return w, wakeEvent(tx, kind, w.ID, e, "")
 }
 
@@ -161,8 +164,9 @@ func (e Errand) check() *ops.Fault {
 }
 
 // withinCaps returns LoopLimit when e would be one wake too many (rule R8).
-func withinCaps(tx journal.Tx, e Errand) error {
+func (t *Threads) withinCaps(tx journal.Tx, e Errand) error {
 	if e.Hops > MaxHops {
+		t.counts.add("loops refused", "hops", 1)
 		return ops.Faultf(ops.LoopLimit, "%d agents have written to each other since a person did, and at most %d may; nobody was woken. A person can go on with a message of their own", e.Hops, MaxHops).
 			With("hops", e.Hops).With("root", e.Root)
 	}
@@ -172,6 +176,7 @@ func withinCaps(tx journal.Tx, e Errand) error {
 		return err
 	}
 	if wakes >= MaxWakesOfRoot {
+		t.counts.add("loops refused", "wakes", 1)
 		return ops.Faultf(ops.LoopLimit, "one cause, %s, has woken agents %d times, and at most %d are allowed; nobody was woken. A person can go on with a message of their own", e.Root, wakes, MaxWakesOfRoot).
 			With("wakes", wakes).With("root", e.Root)
 	}
@@ -436,6 +441,7 @@ func (t *Threads) end(tx journal.Tx, id WakeID, agent ops.IdentityID, thread str
 	if err := t.send(tx, outgoing{kind: "note", about: string(id), thread: thread, body: note, wake: id}); err != nil {
 		return err
 	}
+	t.counts.add("verdicts", string(v), 1)
 	return wakeEvent(tx, "wake.ended", id, Errand{Agent: agent, Thread: thread}, v)
 }
 

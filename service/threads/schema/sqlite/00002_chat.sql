@@ -115,6 +115,8 @@ CREATE TABLE wake (
 CREATE INDEX wake_thread ON wake (thread, agent, id);
 CREATE INDEX wake_agent ON wake (agent, id);
 CREATE INDEX wake_root ON wake (root);
+CREATE INDEX wake_open ON wake (agent, thread, id) WHERE state = 'open';
+CREATE INDEX wake_held ON wake (id) WHERE state = 'held';
 CREATE INDEX wake_due ON wake (deadline_at) WHERE state = 'open';
 CREATE INDEX wake_source ON wake (source);
 
