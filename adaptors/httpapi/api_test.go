@@ -172,7 +172,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 
 	c := Config{
 		Door: g.door, Reads: reads, Replies: rooms, Identities: directory, Events: g.store,
-		Notary: signer, Audited: g.store, Artifacts: published,
+		Notary: signer, Audited: g.store, Artifacts: published, Outbox: rooms,
 		Reload: func(ctx context.Context) (any, error) { return g.reload(ctx) }, Ready: func() []string { return g.ready() },
 		Version: "v0-test", Log: log,
 	}

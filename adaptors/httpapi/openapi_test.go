@@ -152,6 +152,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	parked := g.parked("scout")
 	denied := g.parked("scout")
 
+	aside := g.setAside()
+
 	seen := make(map[string]bool)
 	check := func(template string, a reply, method string) {
 		t.Helper()
@@ -193,7 +195,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/replies", "", `{"agent":"scout","room":"lobby","message":"m-1","text":"again"}`},
 		{"/v1/replies", "", `{"agent":"scout","thread":"` + ack.Thread + `","message":"m-2","text":"[TOOL x {}] [TOOL test.a/b {}]"}`},
 		{"/v1/status", "", ""}, {"/v1/version", "", ""}, {"/v1/config", "", ""}, {"/v1/providers", "", ""},
-		{"/v1/adaptors", "", ""}, {"/v1/adaptors/{name}/events", "/v1/adaptors/chat/events", "{}"}, {"/v1/outbox", "", ""}, {"/v1/ops", "", ""}, {"/v1/threads", "", ""}, {"/v1/agents", "", ""}, {"/v1/calls", "", ""},
+		{"/v1/adaptors", "", ""}, {"/v1/adaptors/{name}/events", "/v1/adaptors/chat/events", "{}"}, {"/v1/outbox", "", ""}, {"/v1/outbox/{id}/retry", "/v1/outbox/" + aside + "/retry", "{}"}, {"/v1/outbox/{id}/retry", "/v1/outbox/o-none/retry", "{}"}, {"/v1/ops", "", ""}, {"/v1/threads", "", ""}, {"/v1/agents", "", ""}, {"/v1/calls", "", ""},
 		{"/v1/ops/{name}", "/v1/ops/test.a%2Fb", ""},
 		{"/v1/threads/{id}", "/v1/threads/" + ack.Thread, ""},
 		{"/v1/calls/{id}", "/v1/calls/" + string(done.Call), ""},

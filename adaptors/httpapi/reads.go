@@ -21,7 +21,6 @@ func (s *Server) readRoutes() {
 	read[none, map[string]any](s, "config", "/v1/config", "What it runs with, without secrets; for operators")
 	read[none, Providers](s, "providers", "/v1/providers", "Who owns ops")
 	read[none, Adaptors](s, "adaptors", "/v1/adaptors", "Which chats it is in, and how each is")
-	read[pageInput, OutboxPage](s, "outbox", "/v1/outbox", "What is not delivered yet, oldest first; for operators")
 	read[none, service.OpList](s, "ops", "/v1/ops", "Every op, by name, and whether you may run it")
 	read[nameInput, service.OpListing](s, "op", "/v1/ops/{name}", "One op, by its name or an alias")
 	read[pageInput, ThreadPage](s, "threads", "/v1/threads", "Threads, newest first")

@@ -67,6 +67,7 @@ type Config struct {
 	Notary     Notary
 	Audited    notary.Source // the store that Notary signs
 	Artifacts  Artifacts
+	Outbox     Outbox
 
 	// Reload reads the op files and the policy again and returns what it found, as
 	// the JSON of POST /v1/ops/reload. Its error is a fault that says what is wrong
@@ -142,6 +143,7 @@ type Server struct {
 	notary     Notary
 	audited    notary.Source
 	artifacts  Artifacts
+	outbox     Outbox
 	hooks      Hooks
 	reload     func(context.Context) (any, error)
 	ready      func() []string
@@ -171,7 +173,7 @@ type Server struct {
 // New returns a server over c. Nothing listens yet.
 func New(c Config) (*Server, error) {
 	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
-		c.Notary == nil || c.Audited == nil || c.Artifacts == nil ||
+		c.Notary == nil || c.Audited == nil || c.Artifacts == nil || c.Outbox == nil ||
 		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
 		return nil, errors.New("httpapi: every field of Config but Hooks, Sandbox, Hosts and Limits is required")
 	}
@@ -181,7 +183,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
-		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, hooks: c.Hooks,
+		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, outbox: c.Outbox, hooks: c.Hooks,
 		reload: c.Reload, ready: c.Ready, sandbox: append([]service.Layer{}, c.Sandbox...), log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
@@ -283,6 +285,7 @@ func (s *Server) routes() {
 	s.eventRoute()
 	s.auditRoutes()
 	s.artifactRoutes()
+	s.outboxRoutes()
 	s.openRoutes()
 }
 

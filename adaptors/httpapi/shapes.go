@@ -55,25 +55,6 @@ type Adaptors struct {
 	Adaptors []service.AdaptorState `json:"adaptors"`
 }
 
-// OutboxPage is a page of what is not delivered.
-type OutboxPage struct {
-	Outbox []OutboxEntry `json:"outbox"`
-	Next   string        `json:"next,omitempty"`
-}
-
-// OutboxEntry is one post on its way into a thread.
-type OutboxEntry struct {
-	ID       string `json:"id"`
-	Adaptor  string `json:"adaptor"`
-	Thread   string `json:"thread"`
-	Kind     string `json:"kind"`
-	About    string `json:"about"`
-	State    string `json:"state"`
-	Attempts int64  `json:"attempts"`
-	QueuedAt string `json:"queued_at" format:"date-time"`
-	Fault    string `json:"fault,omitempty"`
-}
-
 // ThreadPage is a page of threads.
 type ThreadPage struct {
 	Threads []ThreadListing `json:"threads"`

@@ -206,7 +206,7 @@ Exit codes: 0 done, 1 the op failed, 2 usage, 3 not found, 4 not allowed,
 	root.AddCommand(
 		a.initCommand(), a.serveCommand(), a.demoCommand(),
 		a.statusCommand(), a.execCommand(), a.opsCommand(), a.harvestCommand(),
-		a.replyCommand(), a.threadsCommand(), a.callsCommand(), a.approvalsCommand(), a.agentsCommand(), a.policyCommand(), a.dmCommand(), a.stopCommand(), a.startCommand(), a.envelopeCommand(), a.auditCommand(),
+		a.replyCommand(), a.threadsCommand(), a.outboxCommand(), a.callsCommand(), a.approvalsCommand(), a.agentsCommand(), a.policyCommand(), a.dmCommand(), a.stopCommand(), a.startCommand(), a.envelopeCommand(), a.auditCommand(),
 		a.versionCommand(), a.completionCommand(),
 		a.artifactsCommand(), a.adaptorsCommand(),
 	)

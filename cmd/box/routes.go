@@ -41,6 +41,9 @@ var (
 	routeStart   = route{http.MethodPost, "/v1/start"}
 	routePreview = route{http.MethodPost, "/v1/envelope/preview"}
 
+	routeOutbox = route{http.MethodGet, "/v1/outbox"}
+	routeRetry  = route{http.MethodPost, "/v1/outbox/{id}/retry"}
+
 	routeArtifacts       = route{http.MethodGet, "/v1/artifacts"}
 	routeArtifact        = route{http.MethodGet, "/v1/artifacts/{digest}"}
 	routeArtifactBytes   = route{http.MethodGet, "/v1/artifacts/{digest}/bytes"}
@@ -53,5 +56,6 @@ var routes = []route{
 	routeCancelCall, routeApprovals, routeApproval, routeApprove, routeDeny, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
 	routeStop, routeStart, routePreview,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
+	routeOutbox, routeRetry,
 	routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
 }

@@ -675,6 +675,69 @@ func TestDiskFullWhileDelivering(t *testing.T) {
 	}
 }
 
+// What is set aside is tried again when an operator says so, in its old place; one of which
+// nobody knows whether it stands there only when they say that they know.
+func TestRetry(t *testing.T) {
+	b := newBoard()
+	b.fail = func(n int, _ string, p Outgoing) (bool, error) {
+		switch {
+		case n == 1:
+			return false, failure(Closed, 0)
+		case p.Text == "unsure" && n < 4:
+			return true, failure(Unsure, 0)
+		}
+		return true, nil
+	}
+	onBoard(t, plainBoard{b}, func(t *testing.T, h *house) {
+		thread, other := h.chatThread("root A", 1), h.chatThread("root B", 1)
+		long := strings.Repeat("x", 600)
+		h.send(note(thread, "1", long))
+		synctest.Wait()
+		h.send(note(other, "2", "unsure"))
+		time.Sleep(lastWait)
+		synctest.Wait()
+		left := h.outbox()
+		if len(left) != 3 || left[0].Reason != "closed" || left[1].Reason != "closed" || left[2].Reason != "unknown_fate" {
+			t.Fatalf("left: %+v", left)
+		}
+		code := func(by ops.Identity, id string, again bool) ops.Code {
+			e, err := h.threads.Retry(t.Context(), by, id, again)
+			if err == nil {
+				if e.ID != id || e.State != "queued" || e.Attempts != 0 || e.Fault != "" {
+					t.Errorf("retried: %+v", e)
+				}
+				return ""
+			}
+			return service.AsFault(err).Code
+		}
+		for _, tc := range []struct {
+			by    ops.Identity
+			id    string
+			again bool
+			want  ops.Code
+		}{
+			{scout, left[0].ID, true, ops.NotPermitted}, {relay, left[0].ID, true, ops.NotPermitted},
+			{ada, "o-none", false, ops.NotFound}, {ada, left[2].ID, false, ops.Conflict},
+			{ada, left[0].ID, false, ""}, {ada, left[2].ID, true, ""},
+		} {
+			if got := code(tc.by, tc.id, tc.again); got != tc.want {
+				t.Errorf("%s retries %s, again %v: %q, want %q", tc.by, tc.id, tc.again, got, tc.want)
+			}
+		}
+		time.Sleep(lastWait)
+		synctest.Wait()
+		if got := strings.Join(b.texts("root A"), ""); got != long {
+			t.Errorf("stands: %q", got)
+		}
+		if got := b.texts("root B"); len(got) != 2 || len(h.outbox()) != 0 { // the operator was told
+			t.Errorf("stands: %q, left %+v", got, h.outbox())
+		}
+		if got := code(ada, left[0].ID, false); got != ops.NotFound {
+			t.Errorf("one that is delivered: %q", got)
+		}
+	})
+}
+
 func TestAttachRefuses(t *testing.T) {
 	h := openHouse(t, filepath.Join(t.TempDir(), "journal.db"))
 	defer h.store.Close()
@@ -688,7 +751,7 @@ func TestAttachRefuses(t *testing.T) {
 		chat Chat
 		want string
 	}{
-		{newBoard(), "two of this name"}, {named{newBoard(), "rooms"}, "not \"rooms\""}, {named{newBoard(), "A"}, "want a name"},
+		{newBoard(), "two of this name"}, {named{newBoard(), "rooms"}, "not \"rooms\""}, {named{newBoard(), "api"}, "or \"api\""}, {named{newBoard(), "A"}, "want a name"},
 		{named{short, "short"}, "at least 500"}, {named{odd, "odd"}, "want bytes, runes or utf16"},
 	} {
 		if err := h.threads.Attach(tc.chat); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -70,12 +70,16 @@ func (t *Threads) send(tx journal.Tx, o outgoing) error {
 			return err
 		}
 	}
-	return event(tx, o.thread, "outbox.queued", struct {
-		Thread  string `json:"thread"`
-		Adaptor string `json:"adaptor"`
-		Kind    string `json:"kind"`
-		About   string `json:"about"`
-	}{o.thread, adaptor, o.kind, o.about})
+	return event(tx, o.thread, "outbox.queued", queuedEvent{o.thread, adaptor, o.kind, o.about, nil})
+}
+
+// queuedEvent is the body of outbox.queued.
+type queuedEvent struct {
+	Thread  string        `json:"thread"`
+	Adaptor string        `json:"adaptor"`
+	Kind    string        `json:"kind"`
+	About   string        `json:"about"`
+	By      *ops.Identity `json:"by,omitempty"` // who has it tried again
 }
 
 // unknownLimits are what a text is cut by while its adaptor is not attached: what every
@@ -135,13 +139,14 @@ func (t *Threads) outcome(call ops.Call, o ops.Outcome) (body, file string) {
 
 var adaptorName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// Attach has posts into threads of the chats delivered. It must not be called after Start.
+// Attach has posts into threads of the chats delivered. It is an error when the name or the
+// limits of one cannot be. It must not be called after Start.
 func (t *Threads) Attach(chats ...Chat) error {
 	for _, c := range chats {
 		name, l := c.Name(), c.Limits()
 		switch {
-		case !adaptorName.MatchString(name) || name == Adaptor:
-			return fmt.Errorf("adaptor %q: want a name of a-z, 0-9 and -, at most 32 bytes, and not %q", name, Adaptor)
+		case !adaptorName.MatchString(name) || name == Adaptor || name == "api": // what begins sources of the rooms and the API
+			return fmt.Errorf("adaptor %q: want a name of a-z, 0-9 and -, at most 32 bytes, and not %q or \"api\"", name, Adaptor)
 		case t.chat(name) != nil:
 			return fmt.Errorf("adaptor %q: there are two of this name", name)
 		case l.Unit != Bytes && l.Unit != Runes && l.Unit != UTF16:

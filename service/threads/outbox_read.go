@@ -6,6 +6,7 @@ import (
 
 	"inband/ops"
 	"inband/service"
+	"inband/service/access"
 	"inband/service/journal"
 )
 
@@ -77,6 +78,47 @@ func (t *Threads) listOutbox(ctx context.Context, _ ops.Identity, q service.Quer
 		page.Next = page.Outbox[limit-1].ID
 	}
 	return page, nil
+}
+
+// Retry has a delivery that is set aside tried again, with the parts of its text that were
+// set aside along with it, and returns it. One of which nobody knows whether it stands there
+// is only tried when again says so, because it may then stand twice.
+//
+// Who may not manage is NotPermitted; no such delivery is NotFound, one that is not set
+// aside a Conflict.
+func (t *Threads) Retry(ctx context.Context, by ops.Identity, id string, again bool) (e OutboxEntry, err error) {
+	if !t.door.Policy().Decide(access.Request{By: by, Action: access.Manage}).Allowed {
+		return e, ops.Faultf(ops.NotPermitted, "%s may not manage deliveries", by)
+	}
+	err = t.store.Update(ctx, func(tx journal.Tx) error {
+		list, err := selectEntries(tx, `WHERE id = $1 AND state <> 'delivered'`, id)
+		switch {
+		case err != nil:
+			return err
+		case len(list) == 0:
+			return ops.Faultf(ops.NotFound, "there is no such delivery that is not made")
+		}
+		switch e = list[0]; {
+		case e.State != "set_aside":
+			return ops.Faultf(ops.Conflict, "delivery %s is %s: it is tried by itself", id, e.State).With("state", e.State)
+		case e.Reason == unknownFate && !again:
+			return ops.Faultf(ops.Conflict, "nobody knows whether delivery %s stands there; look, and say again to have it sent even so", id).With("reason", e.Reason)
+		}
+		if _, err := tx.Exec(`UPDATE outbox SET state = 'queued', attempts = 0, next_at = 0, reason = '', fault = NULL
+				WHERE state = 'set_aside' AND kind = $1 AND about = $2 AND part >= $3 AND reason = $4`,
+			e.Kind, e.About, e.Part, e.Reason); err != nil {
+			return err
+		}
+		if list, err = selectEntries(tx, `WHERE id = $1`, id); err != nil {
+			return err
+		}
+		e = list[0]
+		return event(tx, e.Thread, "outbox.queued", queuedEvent{e.Thread, e.Adaptor, e.Kind, e.About, &by})
+	})
+	if err != nil {
+		return OutboxEntry{}, err
+	}
+	return e, nil
 }
 
 // sequence reads the place in a thread after which a page begins.
