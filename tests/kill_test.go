@@ -110,6 +110,8 @@ type killers struct {
 	replies []handedIn
 	writes  map[string]ops.CallID // by key; "" where no acknowledgement came
 	next    int
+	// The wake under which the agent writes in this life.
+	thread, key string
 }
 
 // handedIn is a reply that was acknowledged.
@@ -145,7 +147,7 @@ ops:
 	}
 	g := serveAlive(k.t, k.box, k.state)
 	g.agent(k.t, "scout")
-	g.agent(k.t, "clerk")
+	k.thread, k.key = g.wake(k.t, "scout", "Look around, and tell the notes.")
 	g.kill()
 	return k
 }
@@ -198,6 +200,7 @@ func (k *killers) round(mark string) (caught []string) {
 	}
 	k.settle(g)
 	k.verify(g, k.replies[firstReply:])
+	k.thread, k.key = g.wake(k.t, "scout", "Look around, and tell the notes.") // for the next life
 	g.kill()
 	return caught
 }
@@ -222,8 +225,8 @@ func (k *killers) client(g *gateway, stop chan struct{}) {
 			continue
 		}
 		request := map[string]string{
-			"agent": "scout", "room": "lobby", "message": fmt.Sprintf("m%d", n),
-			"text": fmt.Sprintf("Looking.\n[TOOL box.exec {\"action\":\"version\"}] [TOOL box.exec {\"action\":\"uptime\"}]\n[DM {\"to\":\"clerk\",\"text\":\"n%d.\"}]\n[TOOL test.effect {\"name\":\"no\"}]", n),
+			"agent": "scout", "thread": k.thread, "message": fmt.Sprintf("m%d", n),
+			"text": fmt.Sprintf("Looking.\n[TOOL box.exec {\"action\":\"version\"}] [TOOL box.exec {\"action\":\"uptime\"}]\n[DM#%s {\"to\":\"#notes\",\"text\":\"n%d.\"}]\n[TOOL#%[1]s test.effect {\"name\":\"no\"}]", k.key, n),
 		}
 		var ack threads.Ack
 		if err := g.do(http.MethodPost, "/v1/replies", request, &ack); err != nil {
@@ -333,6 +336,16 @@ func (k *killers) settle(g *gateway) {
 // verify holds what the gateway says of replies against what was acknowledged.
 func (k *killers) verify(g *gateway, replies []handedIn) {
 	k.t.Helper()
+	posts, err := g.posts(k.thread)
+	if err != nil {
+		k.t.Fatalf("the thread of the replies: %v", err)
+	}
+	results := map[ops.CallID]int{}
+	for _, p := range posts {
+		if p.Kind == "result" {
+			results[p.Call]++
+		}
+	}
 	for _, r := range replies {
 		var again threads.Ack
 		if err := g.do(http.MethodPost, "/v1/replies", r.request, &again); err != nil {
@@ -341,24 +354,21 @@ func (k *killers) verify(g *gateway, replies []handedIn) {
 		if !again.Duplicate || again.Reply != r.ack.Reply || len(again.Calls) != len(r.ack.Calls) {
 			k.t.Errorf("reply %s was acknowledged as %+v and is now %+v", r.ack.Message, r.ack, again)
 		}
-		var thread threads.Showing
-		if err := g.get("/v1/threads/"+r.ack.Thread, &thread); err != nil {
-			k.t.Fatalf("thread of reply %s: %v", r.ack.Message, err)
-		}
-		results := map[ops.CallID]int{}
-		for _, p := range thread.Posts {
-			if p.Kind == "result" {
-				results[p.Call]++
-			}
-		}
 		for _, c := range r.ack.Calls {
 			if results[c.Call] != 1 {
 				k.t.Errorf("call %s (%s) of reply %s: %d results in its thread, want 1", c.Call, c.Op, r.ack.Message, results[c.Call])
 			}
 			delete(results, c.Call)
 		}
-		if len(results) > 0 {
-			k.t.Errorf("thread of reply %s holds results of other calls: %v", r.ack.Message, results)
+	}
+	// The rest is of replies whose acknowledgement the death kept from us.
+	for id, n := range results {
+		var call struct{ From ops.Origin }
+		if err := g.get("/v1/calls/"+string(id), &call); err != nil {
+			k.t.Fatalf("call %s: %v", id, err)
+		}
+		if n != 1 || call.From.Answer == nil || call.From.Answer.Opaque != k.thread {
+			k.t.Errorf("%d results of call %s, from %+v, stand in thread %s", n, id, call.From, k.thread)
 		}
 	}
 }
