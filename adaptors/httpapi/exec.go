@@ -30,7 +30,7 @@ func (Object) Schema(huma.Registry) *huma.Schema {
 type CallObject struct {
 	Op     ops.OpName `json:"op" minLength:"1" maxLength:"128" doc:"The name of an op, or an alias."`
 	Params Object     `json:"params,omitempty" doc:"The op's parameters; absent means {}."`
-	Key    string     `json:"key,omitempty" minLength:"1" maxLength:"128" doc:"The key of the envelope that asked for this. It is checked in form only: no wake of this gateway binds one to a call over the API."`
+	Key    string     `json:"key,omitempty" minLength:"1" maxLength:"128" doc:"The key of the envelope that asked for this. It must be the key of a wake of the caller that is open, in whichever thread; the call then is one of that wake."`
 	ID     string     `json:"id,omitempty" minLength:"1" maxLength:"128" doc:"The idempotency key, the same as the header Idempotency-Key."`
 }
 
@@ -114,9 +114,16 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*execOutput, error) {
 	if params == nil {
 		params = json.RawMessage("{}")
 	}
-	t, err := s.door.Submit(ctx, ops.Call{
+	call, err := s.replies.Weigh(ctx, ops.Call{
 		Op: in.Body.Op, By: by, Key: key, Params: params, From: ops.Origin{Source: "api/" + requestID(ctx)},
-	})
+	}, in.Body.Key)
+	if err == nil && in.Body.Key != "" && call.Evidence.Key != ops.KeyGood {
+		err = ops.Faultf(ops.WrongKey, "the key is not, or no longer, the one of a wake of yours; nothing ran").With("pointer", "/key")
+	}
+	if err != nil {
+		return nil, newExecProblem(s.fault(ctx, err), service.Ticket{})
+	}
+	t, err := s.door.Submit(ctx, call)
 	if err != nil {
 		return nil, newExecProblem(s.fault(ctx, err), t)
 	}

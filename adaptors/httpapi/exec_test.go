@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,12 +13,13 @@ import (
 
 	"inband/ops"
 	"inband/service"
+	"inband/service/journal"
 )
 
 func TestExec(t *testing.T) {
 	g := open(t)
 	var done CallDone
-	g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: `{"op":"tools","key":"k7q"}`}, &done)
+	g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: `{"op":"tools"}`}, &done)
 	var list struct {
 		Ops []struct {
 			Name      string
@@ -338,5 +340,40 @@ func TestShutdownIsBounded(t *testing.T) {
 	close(g.release)
 	if o, err := g.door.Await(t.Context(), id); err != nil || o.State != ops.Succeeded {
 		t.Errorf("the call is %+v, %v; want succeeded", o, err)
+	}
+}
+
+// The key of a wake in a call object: of the caller's own open wakes only.
+func TestExec_KeyOfAWake(t *testing.T) {
+	g := open(t)
+	g.ok(200, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"dm","params":{"to":"scout","text":"tell the other"}}`}, nil)
+	var key string
+	if err := g.store.View(t.Context(), func(tx journal.Tx) error {
+		return tx.Query(`SELECT key FROM wake WHERE agent = 'scout'`, func(scan func(...any) error) error { return scan(&key) })
+	}); err != nil || key == "" {
+		t.Fatalf("key %q, %v", key, err)
+	}
+	body := func(key string) string {
+		return fmt.Sprintf(`{"op":"dm","params":{"to":"other","text":"hello"}%s}`, key)
+	}
+	g.ok(202, request{method: "POST", path: "/exec", as: "scout", body: body("")}, nil) // parked
+	for _, tc := range []struct{ name, as, key string }{
+		{"a key of nobody", "scout", "aaaa-bbbb-cccc"}, {"cut", "scout", key[:len(key)-1]}, {"another agent's", "other", key}, {"an operator's", "ada", key},
+	} {
+		var problem ExecProblem
+		a := g.do(request{method: "POST", path: "/exec", as: ops.IdentityID(tc.as), body: body(`,"key":"` + tc.key + `"`)})
+		if err := json.Unmarshal(a.body, &problem); err != nil || a.status != http.StatusForbidden {
+			t.Errorf("%s: %d %s", tc.name, a.status, a.body)
+		}
+		if problem.Code != ops.WrongKey || problem.Call != "" {
+			t.Errorf("%s: got %+v, want WRONG_KEY and no call", tc.name, problem)
+		}
+	}
+	var done CallDone
+	g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: body(`,"key":"` + key + `"`)}, &done)
+	var call struct{ Rule string }
+	g.get("scout", "/v1/calls/"+string(done.Call), &call)
+	if done.State != ops.Succeeded || !strings.HasPrefix(call.Rule, "policy: ") {
+		t.Errorf("with the key: %+v, %+v", done, call)
 	}
 }

@@ -10,8 +10,14 @@ import (
 	"inband/service/threads"
 )
 
+// Keys says what a call is worth that carries the key of a wake, or none.
+type Keys interface {
+	Weigh(ctx context.Context, call ops.Call, key string) (ops.Call, error)
+}
+
 // Replies takes replies into threads, and says who may see which thread.
 type Replies interface {
+	Keys
 	Take(ctx context.Context, by ops.Identity, r threads.Reply) (threads.Ack, error)
 	MaySee(ctx context.Context, by ops.Identity, thread string) error
 }
