@@ -27,7 +27,7 @@ SIGHUP has the gateway read it again. What no policy permits is refused.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.policyShowCommand(), a.policyCheckCommand())
+	cmd.AddCommand(a.policyShowCommand(), a.policyCheckCommand(), a.policyTestCommand())
 	return cmd
 }
 
