@@ -26,6 +26,8 @@ type ack struct {
 	Edited    bool        `json:"edited"`
 	Broken    int         `json:"broken"`
 	OverLimit int         `json:"over_limit"`
+	Wake      string      `json:"wake"`    // that it was written in, if it was
+	Verdict   string      `json:"verdict"` // that it gave on it
 	Calls     []replyCall `json:"calls"`
 }
 
@@ -35,6 +37,7 @@ type replyCall struct {
 	Form    string     `json:"form"`
 	Ordinal int        `json:"ordinal"`
 	State   ops.State  `json:"state"`
+	Rule    string     `json:"rule"` // that decided
 	Start   int64      `json:"start"`
 	End     int64      `json:"end"`
 	Fault   *ops.Fault `json:"fault"`
@@ -131,13 +134,13 @@ func (c *client) reply(ctx context.Context, body replyBody) (ack, json.RawMessag
 
 func (a *app) printAck(got ack) error {
 	if len(got.Calls) > 0 {
-		t := newTable("#", "OP", "FORM", "STATE", "CALL", "BYTES", "FAULT")
+		t := newTable("#", "OP", "FORM", "STATE", "RULE", "CALL", "BYTES", "FAULT")
 		for _, call := range got.Calls {
 			fault := ""
 			if call.Fault != nil {
 				fault = fmt.Sprintf("%s: %s", call.Fault.Code, call.Fault.Message)
 			}
-			t.row(strconv.Itoa(call.Ordinal), call.Op, call.Form, string(call.State), call.Call,
+			t.row(strconv.Itoa(call.Ordinal), call.Op, call.Form, string(call.State), call.Rule, call.Call,
 				fmt.Sprintf("%d-%d", call.Start, call.End), fault)
 		}
 		if err := a.print(t); err != nil {
@@ -156,6 +159,12 @@ func (a *app) noteAck(got ack) {
 		a.notice("this message was taken before with another text, which stands; the new one is on record and nothing ran")
 	case got.Duplicate:
 		a.notice("this message was taken before; nothing ran again")
+	}
+	switch {
+	case got.Verdict != "":
+		a.notice("wake %s: %s", got.Wake, got.Verdict)
+	case got.Wake != "":
+		a.notice("wake %s has no verdict yet", got.Wake)
 	}
 	if len(got.Calls) == 0 {
 		a.notice("no orders in this text")

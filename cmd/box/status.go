@@ -16,7 +16,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show how a gateway is",
 		Long: `Show how a gateway is: whether it is ready and what it lacks if not, how many calls are
-open, which layers of the sandbox it has, which ops are disabled and why, and the
+open, what operators have stopped, which layers of the sandbox it has, which ops are disabled and why, and the
 reloads that failed since the start.
 
 The exit code says whether the gateway answers, not whether it is ready; GET /readyz
@@ -52,6 +52,7 @@ type gatewayStatus struct {
 	Sandbox  []service.Layer      `json:"sandbox"`
 	Disabled []service.DisabledOp `json:"disabled"`
 	Reloads  service.Reloads      `json:"reloads"`
+	Holds    []service.Hold       `json:"holds"`
 }
 
 func (a *app) printStatus(s gatewayStatus) error {
@@ -64,6 +65,13 @@ func (a *app) printStatus(s gatewayStatus) error {
 	}
 	if n := len(s.Disabled); n > 0 {
 		lines[2][1] += fmt.Sprintf(", of which %d cannot run", n)
+	}
+	for _, h := range s.Holds {
+		what := "thread " + h.Scope
+		if h.Scope == service.Everything {
+			what = "all agents"
+		}
+		lines = append(lines, [2]string{"stopped", fmt.Sprintf("%s, by %s at %s", what, h.By.ID, h.SetAt)})
 	}
 	if s.Reloads.Failed > 0 {
 		lines = append(lines, [2]string{"reloads", fmt.Sprintf("%d failed, the last at %s", s.Reloads.Failed, s.Reloads.FailedAt)})

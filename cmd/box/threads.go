@@ -32,14 +32,75 @@ type threadPage struct {
 
 // post is one entry of a thread.
 type post struct {
-	Seq     int64     `json:"seq"`
-	ID      string    `json:"id"`
-	Author  *identity `json:"author"` // nil: the gateway
-	Kind    string    `json:"kind"`
-	Text    string    `json:"text"`
-	At      time.Time `json:"at"`
-	Call    string    `json:"call"`
-	Message string    `json:"message"`
+	Seq     int64      `json:"seq"`
+	ID      string     `json:"id"`
+	Author  *identity  `json:"author"` // nil: the gateway, or whom Name names
+	Name    string     `json:"name"`   // the platform's id of a stranger
+	Kind    string     `json:"kind"`
+	Text    string     `json:"text"`
+	At      time.Time  `json:"at"`
+	Call    string     `json:"call"`
+	Message string     `json:"message"`
+	Wake    *postWake  `json:"wake"`  // of an envelope
+	Calls   []postCall `json:"calls"` // of a reply
+}
+
+// postWake is the wake that a post is the envelope of.
+type postWake struct {
+	Wake     string    `json:"wake"`
+	Agent    string    `json:"agent"`
+	Cause    string    `json:"cause"`
+	Name     string    `json:"name"`
+	Ops      []string  `json:"ops"`
+	State    string    `json:"state"`
+	Verdict  string    `json:"verdict"`
+	Summary  string    `json:"summary"`
+	Deadline time.Time `json:"deadline"`
+}
+
+// postCall is an order of a reply.
+type postCall struct {
+	Call     string `json:"call"`
+	Op       string `json:"op"`
+	Ordinal  int    `json:"ordinal"`
+	State    string `json:"state"`
+	Rule     string `json:"rule"`
+	Code     string `json:"code"`
+	Approval string `json:"approval"`
+	Delivery string `json:"delivery"`
+}
+
+// words says what became of the wake.
+func (w postWake) words() string {
+	words := fmt.Sprintf("%s woke %s by %s of %s", w.Wake, w.Agent, w.Cause, w.Name)
+	if len(w.Ops) > 0 {
+		words += ", for " + strings.Join(w.Ops, ", ")
+	}
+	switch {
+	case w.Verdict != "" && w.Summary != "":
+		return words + ": " + w.Verdict + ", " + w.Summary
+	case w.Verdict != "":
+		return words + ": " + w.Verdict
+	}
+	return words + ": " + w.State + ", answer by " + stamp(w.Deadline)
+}
+
+// words says what became of the order, and by which rule.
+func (c postCall) words() string {
+	words := fmt.Sprintf("%d. %s %s: %s", c.Ordinal, c.Op, c.Call, c.State)
+	if c.Code != "" {
+		words += " " + c.Code
+	}
+	if c.Rule != "" {
+		words += ", by " + c.Rule
+	}
+	if c.Approval != "" {
+		words += ", " + c.Approval
+	}
+	if c.Delivery != "" {
+		words += ", result " + strings.ReplaceAll(c.Delivery, "_", " ")
+	}
+	return words
 }
 
 func (a *app) threadsCommand() *cobra.Command {
@@ -79,7 +140,9 @@ func (a *app) threadsShowCommand() *cobra.Command {
 		Use:   "show THREAD",
 		Short: "Print a thread",
 		Long: `Print a thread, oldest post first: what was written, and the results that were
-posted below it. --jsonl prints one post a line.`,
+posted below it. Below an envelope stands what became of its wake, and below a reply
+each order in it: its state, the rule that let it run, parked or refused it, and whether
+its result was delivered. --jsonl prints one post a line.`,
 		Example: `  box threads show t-01k9…
   box threads show t-01k9… --jsonl`,
 		Args:              exactly("the thread's id"),
@@ -198,8 +261,11 @@ func (a *app) printPost(raw json.RawMessage, p post) error {
 		return a.document(raw)
 	}
 	who := "inband"
-	if p.Author != nil {
+	switch {
+	case p.Author != nil:
 		who = p.Author.ID
+	case p.Name != "":
+		who = "stranger " + p.Name
 	}
 	head := fmt.Sprintf("#%d %s, %s, %s", p.Seq, who, p.Kind, stamp(p.At))
 	if p.Call != "" {
@@ -212,7 +278,14 @@ func (a *app) printPost(raw json.RawMessage, p post) error {
 	if _, tty := terminal(a.out); tty && a.colour() {
 		head = "\x1b[1m" + head + "\x1b[0m"
 	}
-	return a.printf("%s\n%s\n", head, indent(cleanText(p.Text)))
+	text := indent(cleanText(p.Text))
+	if p.Wake != nil {
+		text += "  → " + clean(p.Wake.words()) + "\n"
+	}
+	for _, c := range p.Calls {
+		text += "  → " + clean(c.words()) + "\n"
+	}
+	return a.printf("%s\n%s\n", head, text)
 }
 
 // indent sets each line of s off by four columns and ends with a line break.
