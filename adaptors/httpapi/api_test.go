@@ -29,6 +29,7 @@ import (
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
+	"inband/service/timers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,6 +51,7 @@ type gateway struct {
 	release chan struct{}   // lets slow end by itself
 	ready   func() []string // what is missing
 	reload  func(context.Context) (any, error)
+	metrics func() (http.Handler, error)
 	tokens  map[ops.IdentityID]string
 	files   string // the folder of the artifacts
 }
@@ -105,6 +107,9 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		begun: make(chan ops.CallID, 64), ended: make(chan error, 64), release: make(chan struct{}),
 		ready:  func() []string { return nil },
 		reload: func(context.Context) (any, error) { return map[string]any{"ops": 1}, nil },
+		metrics: func() (http.Handler, error) {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }), nil
+		},
 	}
 	must := func(err error) {
 		t.Helper()
@@ -116,7 +121,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	var err error
 	g.store, err = sqlite.Open(context.Background(), sqlite.Config{
 		Path: filepath.Join(t.TempDir(), "journal.db"), Logger: log,
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()},
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()},
 	})
 	must(err)
 	directory := access.NewDirectory(g.store)
@@ -137,6 +142,9 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		Missing: func() []string { return g.ready() },
 	})
 	must(reads.Add(rooms.Reads()...))
+	clocks, err := timers.New(timers.Config{Store: g.store, Wakes: rooms, Registry: live, Policy: policy, Log: log})
+	must(err)
+	must(reads.Add(clocks.Reads()...))
 	g.files = filepath.Join(t.TempDir(), "artifacts")
 	files, err := artifacts.Open(artifacts.Config{Folder: g.files})
 	must(err)
@@ -147,7 +155,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	must(reads.Add(service.Read{Name: "audit", Manage: true, Do: func(ctx context.Context, _ ops.Identity, _ service.Query) (any, error) {
 		return signer.Status(ctx)
 	}}))
-	registry, err := ops.New(
+	registry, err := ops.New(append(clocks.Ops(),
 		service.ToolsList(g.door), service.BoxExec(reads), rooms.DMSend(),
 		ops.Bound{Op: ops.Op{Name: "test.slow", Aliases: []ops.OpName{"slow"}, Provider: "test", Summary: "Wait to be released or stopped.", Timeout: time.Minute}, Executor: ops.ExecutorFunc(g.slow)},
 		ops.Bound{Op: ops.Op{Name: "test.a/b", Provider: "test", Summary: "Answer at once.", SideEffecting: true}, Executor: ops.ExecutorFunc(
@@ -164,15 +172,16 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 			Executor: ops.ExecutorFunc(func(context.Context, ops.Call) (ops.Outcome, error) {
 				return ops.Success(ops.NewResult("done", "")), nil
 			})},
-	)
+	)...)
 	must(err)
 	live.Swap(registry)
 	must(g.door.Start(context.Background()))
 	must(rooms.Start(context.Background()))
+	must(clocks.Start(context.Background()))
 
 	c := Config{
 		Door: g.door, Reads: reads, Replies: rooms, Identities: directory, Events: g.store,
-		Notary: signer, Audited: g.store, Artifacts: published, Outbox: rooms,
+		Notary: signer, Audited: g.store, Artifacts: published, Timers: clocks, Outbox: rooms, Agents: rooms, Metrics: func(context.Context) (http.Handler, error) { return g.metrics() },
 		Reload: func(ctx context.Context) (any, error) { return g.reload(ctx) }, Ready: func() []string { return g.ready() },
 		Version: "v0-test", Log: log,
 	}
@@ -204,6 +213,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		if err := g.door.Close(ctx); err != nil {
 			t.Errorf("close the door: %v", err)
 		}
+		clocks.Close()
 		rooms.Close()
 		signer.Close(ctx)
 		if err := errors.Join(g.store.Close(), files.Close()); err != nil {

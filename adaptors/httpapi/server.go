@@ -35,6 +35,7 @@ type Door interface {
 	Await(ctx context.Context, id ops.CallID) (ops.Outcome, error)
 	Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.State, error)
 	Policy() *access.Policy
+	Holds(ctx context.Context) ([]service.Hold, error)
 	Approvals
 }
 
@@ -67,8 +68,12 @@ type Config struct {
 	Notary     Notary
 	Audited    notary.Source // the store that Notary signs
 	Artifacts  Artifacts
+	Timers     Timers
 	Outbox     Outbox
+	Agents     Agents
 
+	// Metrics returns what answers one scrape of GET /metrics.
+	Metrics func(context.Context) (http.Handler, error)
 	// Reload reads the op files and the policy again and returns what it found, as
 	// the JSON of POST /v1/ops/reload. Its error is a fault that says what is wrong
 	// with them.
@@ -143,8 +148,11 @@ type Server struct {
 	notary     Notary
 	audited    notary.Source
 	artifacts  Artifacts
+	timers     Timers
 	outbox     Outbox
 	hooks      Hooks
+	agents     Agents
+	metrics    func(context.Context) (http.Handler, error)
 	reload     func(context.Context) (any, error)
 	ready      func() []string
 	sandbox    []service.Layer
@@ -173,7 +181,7 @@ type Server struct {
 // New returns a server over c. Nothing listens yet.
 func New(c Config) (*Server, error) {
 	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
-		c.Notary == nil || c.Audited == nil || c.Artifacts == nil || c.Outbox == nil ||
+		c.Notary == nil || c.Audited == nil || c.Artifacts == nil || c.Timers == nil || c.Outbox == nil || c.Agents == nil || c.Metrics == nil ||
 		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
 		return nil, errors.New("httpapi: every field of Config but Hooks, Sandbox, Hosts and Limits is required")
 	}
@@ -183,7 +191,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
-		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, outbox: c.Outbox, hooks: c.Hooks,
+		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, timers: c.Timers, outbox: c.Outbox, hooks: c.Hooks, agents: c.Agents, metrics: c.Metrics,
 		reload: c.Reload, ready: c.Ready, sandbox: append([]service.Layer{}, c.Sandbox...), log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
@@ -285,7 +293,12 @@ func (s *Server) routes() {
 	s.eventRoute()
 	s.auditRoutes()
 	s.artifactRoutes()
+	s.timerRoutes()
+	s.wakeRoutes()
 	s.outboxRoutes()
+	s.holdRoutes()
+	s.envelopeRoute()
+	s.metricsRoute()
 	s.openRoutes()
 }
 

@@ -25,6 +25,7 @@ type Status struct {
 	Sandbox  []service.Layer      `json:"sandbox" doc:"The layers of the sandbox."`
 	Disabled []service.DisabledOp `json:"disabled" doc:"Ops whose calls cannot run as things are."`
 	Reloads  service.Reloads      `json:"reloads" doc:"Of the op files and the policy, since the start."`
+	Holds    []service.Hold       `json:"holds" doc:"What operators have stopped."`
 }
 
 // Health is a part of Status.

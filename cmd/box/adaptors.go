@@ -64,7 +64,7 @@ func readAdaptor(path string) (webhook.Config, error) {
 	if err != nil {
 		return webhook.Config{}, err
 	}
-	return webhook.Read(strings.TrimSuffix(filepath.Base(path), ".json"), path, data)
+	return webhook.Read(strings.TrimSuffix(filepath.Base(path), ".json"), path, data, os.DirFS(filepath.Dir(path)))
 }
 
 // sharedSecrets resolves the secrets of an adaptor.

@@ -208,7 +208,7 @@ Exit codes: 0 done, 1 the op failed, 2 usage, 3 not found, 4 not allowed,
 		a.statusCommand(), a.execCommand(), a.opsCommand(), a.harvestCommand(),
 		a.replyCommand(), a.threadsCommand(), a.outboxCommand(), a.callsCommand(), a.approvalsCommand(), a.agentsCommand(), a.policyCommand(), a.dmCommand(), a.stopCommand(), a.startCommand(), a.envelopeCommand(), a.auditCommand(),
 		a.versionCommand(), a.completionCommand(),
-		a.artifactsCommand(), a.adaptorsCommand(),
+		a.artifactsCommand(), a.adaptorsCommand(), a.timersCommand(), a.wakesCommand(),
 	)
 	a.entered(root)
 	return root

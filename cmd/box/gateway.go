@@ -31,6 +31,7 @@ import (
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
+	"inband/service/timers"
 )
 
 // gatewayConfig is what a gateway is made of. All but Hosts, Rate, Artifacts,
@@ -74,6 +75,7 @@ type gateway struct {
 	policy    *access.LivePolicy
 	door      *service.Door
 	threads   *threads.Threads
+	timers    *timers.Timers
 	chats     *chats
 	api       *httpapi.Server
 	cert      tls.Certificate
@@ -159,17 +161,20 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if g.chats, err = openChats(g.cfg.Folder, g.cfg.Ops.Credentials, g.store, g.threads, g.log); err != nil {
 		return err
 	}
+	if g.timers, err = timers.New(timers.Config{Store: g.store, Wakes: g.threads, Registry: g.registry, Policy: g.policy, Log: g.log}); err != nil {
+		return err
+	}
 	published := service.NewArtifacts(g.door, g.files)
 	reads := service.NewReads(g.door, directory, service.About{
 		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Chats: g.chats.states, Missing: g.missing, Condition: g.condition,
 	})
-	if err := reads.Add(slices.Concat(g.threads.Reads(), published.Reads())...); err != nil {
+	if err := reads.Add(slices.Concat(g.threads.Reads(), g.timers.Reads(), published.Reads())...); err != nil {
 		return err
 	}
 	if err := reads.Add(g.auditRead()); err != nil {
 		return err
 	}
-	g.native = []ops.Bound{service.ToolsList(g.door), service.BoxExec(reads), g.threads.DMSend()}
+	g.native = append(g.timers.Ops(), service.ToolsList(g.door), service.BoxExec(reads), g.threads.DMSend())
 	set, err := g.load()
 	layers.Wait()
 	g.logLayers()
@@ -181,7 +186,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Hooks: g.chats, Identities: directory, Events: g.store,
-		Notary: g.notary, Audited: g.store, Artifacts: published, Outbox: g.threads,
+		Notary: g.notary, Audited: g.store, Artifacts: published, Timers: g.timers, Outbox: g.threads, Agents: g.threads, Metrics: newMetrics(g).handler,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
 		Ready:  g.missing, Sandbox: g.layers, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
 	}); err != nil {
@@ -226,6 +231,9 @@ func (g *gateway) serve(ctx context.Context) error {
 		return err
 	}
 	if err := g.threads.Start(ctx); err != nil {
+		return err
+	}
+	if err := g.timers.Start(ctx); err != nil {
 		return err
 	}
 	if err := g.chats.start(ctx); err != nil {
@@ -276,6 +284,7 @@ func (g *gateway) close() error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel() // serve has given the grace
 	_ = g.door.Close(ended)
+	g.timers.Close()
 	g.chats.close()
 	g.threads.Close()
 	proc.Discard()

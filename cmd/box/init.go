@@ -19,6 +19,7 @@ import (
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
+	"inband/service/timers"
 )
 
 // made is a thing that box has made in a state folder.
@@ -100,7 +101,7 @@ func openState(ctx context.Context, folder stateFolder, log *slog.Logger) (*sqli
 	}
 	return sqlite.Open(ctx, sqlite.Config{
 		Path:    folder.journal(),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()},
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()},
 		Logger:  log,
 	})
 }

@@ -44,6 +44,14 @@ var (
 	routeOutbox = route{http.MethodGet, "/v1/outbox"}
 	routeRetry  = route{http.MethodPost, "/v1/outbox/{id}/retry"}
 
+	routeTimers      = route{http.MethodGet, "/v1/timers"}
+	routeTimer       = route{http.MethodGet, "/v1/timers/{id}"}
+	routePauseTimer  = route{http.MethodPost, "/v1/timers/{id}/pause"}
+	routeResumeTimer = route{http.MethodPost, "/v1/timers/{id}/resume"}
+	routeRunTimer    = route{http.MethodPost, "/v1/timers/{id}/run"}
+	routeWakes       = route{http.MethodGet, "/v1/wakes"}
+	routeWake        = route{http.MethodGet, "/v1/wakes/{id}"}
+
 	routeArtifacts       = route{http.MethodGet, "/v1/artifacts"}
 	routeArtifact        = route{http.MethodGet, "/v1/artifacts/{digest}"}
 	routeArtifactBytes   = route{http.MethodGet, "/v1/artifacts/{digest}/bytes"}
@@ -58,4 +66,5 @@ var routes = []route{
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
 	routeOutbox, routeRetry,
 	routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
+	routeTimers, routeTimer, routePauseTimer, routeResumeTimer, routeRunTimer, routeWakes, routeWake,
 }

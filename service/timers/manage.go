@@ -10,7 +10,7 @@ import (
 
 // Pause has the timer id be due no more until it is resumed. What was queued waits as
 // well. One that is paused stays so; one that has ended is a Conflict.
-func (t *Timers) Pause(ctx context.Context, by ops.Identity, id string) (Showing, error) {
+func (t *Timers) Pause(ctx context.Context, by ops.Identity, id string) (TimerShowing, error) {
 	return t.change(ctx, by, id, func(tx journal.Tx, f *firing) error {
 		if f.tm.state == "paused" {
 			return nil
@@ -26,7 +26,7 @@ func (t *Timers) Pause(ctx context.Context, by ops.Identity, id string) (Showing
 // Resume has the timer id be due again from now on. What was due while it was paused is
 // not missed: nobody wanted it. One that is active stays so; one that has ended is a
 // Conflict.
-func (t *Timers) Resume(ctx context.Context, by ops.Identity, id string) (Showing, error) {
+func (t *Timers) Resume(ctx context.Context, by ops.Identity, id string) (TimerShowing, error) {
 	return t.change(ctx, by, id, func(tx journal.Tx, f *firing) error {
 		if f.tm.state == "active" {
 			return nil
@@ -47,7 +47,7 @@ func (t *Timers) Resume(ctx context.Context, by ops.Identity, id string) (Showin
 // RunNow has the timer id wake its agent at once, beside its schedule, paused or not. It
 // counts as a run. While the last one's wake is open it is queued or allowed as the timer
 // says, and where that is "skip" it is a Conflict; so is a timer that has ended.
-func (t *Timers) RunNow(ctx context.Context, by ops.Identity, id string) (Showing, error) {
+func (t *Timers) RunNow(ctx context.Context, by ops.Identity, id string) (TimerShowing, error) {
 	return t.change(ctx, by, id, func(tx journal.Tx, f *firing) error {
 		open, err := f.open()
 		if err != nil {
@@ -72,9 +72,9 @@ func (t *Timers) RunNow(ctx context.Context, by ops.Identity, id string) (Showin
 
 // change has an operator do something to a timer that has not ended, and returns the
 // timer as it is then. For others it does not exist unless they may see it.
-func (t *Timers) change(ctx context.Context, by ops.Identity, id string, do func(journal.Tx, *firing) error) (Showing, error) {
+func (t *Timers) change(ctx context.Context, by ops.Identity, id string, do func(journal.Tx, *firing) error) (TimerShowing, error) {
 	var told tally
-	var s Showing
+	var s TimerShowing
 	err := t.store.Update(ctx, func(tx journal.Tx) error {
 		told = tally{}
 		f, err := t.firing(tx, id, &told)
@@ -97,7 +97,7 @@ func (t *Timers) change(ctx context.Context, by ops.Identity, id string, do func
 		return err
 	})
 	if err != nil {
-		return Showing{}, err
+		return TimerShowing{}, err
 	}
 	t.counts.add(told)
 	return s, nil

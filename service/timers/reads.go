@@ -10,8 +10,8 @@ import (
 	"inband/service/journal"
 )
 
-// Listing is a timer as it is listed.
-type Listing struct {
+// TimerListing is a timer as it is listed.
+type TimerListing struct {
 	Timer    string         `json:"timer"`
 	Name     string         `json:"name"`
 	Schedule string         `json:"schedule"`
@@ -26,27 +26,27 @@ type Listing struct {
 	Runs     int64          `json:"runs"` // wakes that it has raised
 }
 
-// Showing is a timer as it is shown whole.
-type Showing struct {
-	Listing
-	Prompt    string         `json:"prompt"`
-	Trusted   bool           `json:"trusted"` // the agent is told it as words of someone who is trusted
-	Ops       []ops.OpName   `json:"ops"`     // what its wakes may run unasked
-	Overlap   string         `json:"overlap" enum:"skip,queue,allow"`
-	Missed    string         `json:"missed" enum:"skip,once,all"`
-	Jitter    string         `json:"jitter,omitempty"`
-	Until     string         `json:"until,omitempty"`
-	MaxRuns   int64          `json:"max_runs,omitempty"`
-	Deadline  string         `json:"deadline"`
-	Queued    int64          `json:"queued"` // occurrences that wait for the last wake to end
-	Source    string         `json:"source"` // where it was ordered
-	CreatedAt string         `json:"created_at"`
-	EndedAt   string         `json:"ended_at,omitempty"`
-	Latest    []OccurrenceOf `json:"occurrences"` // the latest ones, newest first
+// TimerShowing is a timer as it is shown whole.
+type TimerShowing struct {
+	TimerListing
+	Prompt    string            `json:"prompt"`
+	Trusted   bool              `json:"trusted"` // the agent is told it as words of someone who is trusted
+	Ops       []ops.OpName      `json:"ops"`     // what its wakes may run unasked
+	Overlap   string            `json:"overlap" enum:"skip,queue,allow"`
+	Missed    string            `json:"missed" enum:"skip,once,all"`
+	Jitter    string            `json:"jitter,omitempty"`
+	Until     string            `json:"until,omitempty"`
+	MaxRuns   int64             `json:"max_runs,omitempty"`
+	Deadline  string            `json:"deadline"`
+	Queued    int64             `json:"queued"` // occurrences that wait for the last wake to end
+	Source    string            `json:"source"` // where it was ordered
+	CreatedAt string            `json:"created_at"`
+	EndedAt   string            `json:"ended_at,omitempty"`
+	Latest    []TimerOccurrence `json:"occurrences"` // the latest ones, newest first
 }
 
-// OccurrenceOf is one occurrence of a timer, or several that were missed together.
-type OccurrenceOf struct {
+// TimerOccurrence is one occurrence of a timer, or several that were missed together.
+type TimerOccurrence struct {
 	N       int64          `json:"n"` // from 1
 	DueAt   string         `json:"due_at"`
 	LastDue string         `json:"last_due_at,omitempty"` // of several
@@ -62,8 +62,8 @@ type OccurrenceOf struct {
 // latest is how many occurrences a timer is shown with.
 const latest = 20
 
-func (t *timer) listing() Listing {
-	return Listing{
+func (t *timer) listing() TimerListing {
+	return TimerListing{
 		Timer: t.id, Name: t.name, Schedule: t.schedule, Zone: t.zone, Agent: t.agent, By: t.by, State: t.state, Reason: t.reason,
 		NextAt: maybe(t.next), LastAt: maybe(t.lastAt), LastWake: t.lastWake, Runs: t.runs,
 	}
@@ -79,10 +79,10 @@ func (t *Timers) Reads() []service.Read {
 	}
 }
 
-// Page is a page of timers.
-type Page struct {
-	Timers []Listing `json:"timers"`
-	Next   string    `json:"next,omitempty"`
+// TimerPage is a page of timers.
+type TimerPage struct {
+	Timers []TimerListing `json:"timers"`
+	Next   string         `json:"next,omitempty"`
 }
 
 // Bounds of a page.
@@ -97,18 +97,18 @@ const enrolled = `SELECT e.agent FROM enrolment e JOIN identity a ON a.id = e.ag
 // List returns timers, newest first: those that wake by, those that it has made, and those
 // of agents that are enrolled with it; all of them for who may manage the gateway.
 // Filters: state, agent.
-func (t *Timers) List(ctx context.Context, by ops.Identity, q service.Query) (Page, error) {
+func (t *Timers) List(ctx context.Context, by ops.Identity, q service.Query) (TimerPage, error) {
 	limit, err := service.PageSize(q.Limit, defaultPage, maxPage)
 	if err != nil {
-		return Page{}, err
+		return TimerPage{}, err
 	}
 	who, whose := string(by.ID), `(agent = $1 OR by_id = $1 OR agent IN (`+enrolled+`))`
 	if t.manages(by) {
 		who, whose = "", `$1 = ''`
 	}
-	page := Page{Timers: []Listing{}}
+	page := TimerPage{Timers: []TimerListing{}}
 	err = t.store.View(ctx, func(tx journal.Tx) error {
-		page = Page{Timers: []Listing{}}
+		page = TimerPage{Timers: []TimerListing{}}
 		list, err := timersOf(tx, whose+` AND ($2 = '' OR id < $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR agent = $4) ORDER BY id DESC LIMIT $5`,
 			who, q.After, q.Filter["state"], q.Filter["agent"], int64(limit+1))
 		for _, tm := range list {
@@ -117,7 +117,7 @@ func (t *Timers) List(ctx context.Context, by ops.Identity, q service.Query) (Pa
 		return err
 	})
 	if err != nil {
-		return Page{}, err
+		return TimerPage{}, err
 	}
 	if len(page.Timers) > limit {
 		page.Timers = page.Timers[:limit]
@@ -127,7 +127,7 @@ func (t *Timers) List(ctx context.Context, by ops.Identity, q service.Query) (Pa
 }
 
 // Show returns a timer whole, or NotFound for one that by may not see.
-func (t *Timers) Show(ctx context.Context, by ops.Identity, id string) (s Showing, err error) {
+func (t *Timers) Show(ctx context.Context, by ops.Identity, id string) (s TimerShowing, err error) {
 	err = t.store.View(ctx, func(tx journal.Tx) error {
 		tm, err := loadTimer(tx, id)
 		if err != nil {
@@ -159,15 +159,15 @@ func seesOf(tx journal.Tx, policy *access.Policy, by ops.Identity, agent ops.Ide
 	return policy.Decide(access.Request{By: by, Action: access.See, Owner: agent, Enrolled: enrolled}).Allowed, nil
 }
 
-func show(tx journal.Tx, id string) (Showing, error) {
+func show(tx journal.Tx, id string) (TimerShowing, error) {
 	t, err := loadTimer(tx, id)
 	if err != nil {
-		return Showing{}, err
+		return TimerShowing{}, err
 	}
-	s := Showing{
-		Listing: t.listing(), Prompt: t.prompt, Trusted: t.trusted, Ops: append([]ops.OpName{}, t.ops...), Overlap: t.overlap, Missed: t.missed,
+	s := TimerShowing{
+		TimerListing: t.listing(), Prompt: t.prompt, Trusted: t.trusted, Ops: append([]ops.OpName{}, t.ops...), Overlap: t.overlap, Missed: t.missed,
 		Until: maybe(t.until), MaxRuns: t.maxRuns, Deadline: t.deadline.String(), Queued: t.queued, Source: t.source,
-		CreatedAt: ops.Stamp(t.created), EndedAt: maybe(t.endedAt), Latest: []OccurrenceOf{},
+		CreatedAt: ops.Stamp(t.created), EndedAt: maybe(t.endedAt), Latest: []TimerOccurrence{},
 	}
 	if t.jitter > 0 {
 		s.Jitter = t.jitter.String()
@@ -177,7 +177,7 @@ func show(tx journal.Tx, id string) (Showing, error) {
 		if err := o.scan(scan); err != nil {
 			return fmt.Errorf("timer %s: %w", id, err)
 		}
-		shown := OccurrenceOf{N: o.n, DueAt: ops.Stamp(o.due), Times: o.times, NextAt: ops.Stamp(o.next), AskedBy: o.by, Outcome: o.outcome,
+		shown := TimerOccurrence{N: o.n, DueAt: ops.Stamp(o.due), Times: o.times, NextAt: ops.Stamp(o.next), AskedBy: o.by, Outcome: o.outcome,
 			At: ops.Stamp(o.at), Wake: o.wake, Fault: o.fault}
 		if o.times > 1 {
 			shown.LastDue = ops.Stamp(o.lastDue)

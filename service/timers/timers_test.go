@@ -175,7 +175,7 @@ func (h *house) create(pairs ...any) string {
 	return got.Timer
 }
 
-func (h *house) show(id string) Showing {
+func (h *house) show(id string) TimerShowing {
 	h.t.Helper()
 	s, err := h.timers.Show(h.t.Context(), ada, id)
 	if err != nil {
@@ -812,7 +812,7 @@ func TestPauseResumeRun(t *testing.T) {
 		if got := h.story(id, "15:04"); got != "13:59 woken, 14:00 skipped" {
 			t.Errorf("story %s", got)
 		}
-		for name, do := range map[string]func(context.Context, ops.Identity, string) (Showing, error){"pause": h.timers.Pause, "resume": h.timers.Resume, "run": h.timers.RunNow} {
+		for name, do := range map[string]func(context.Context, ops.Identity, string) (TimerShowing, error){"pause": h.timers.Pause, "resume": h.timers.Resume, "run": h.timers.RunNow} {
 			for by, code := range map[ops.Identity]ops.Code{scout: ops.NotPermitted, relay: ops.NotPermitted, clerk: ops.NotFound, {}: ops.NotFound} {
 				if _, err := do(ctx, by, id); !errors.As(err, &fault) || fault.Code != code {
 					t.Errorf("%s by %s: %v, want %s", name, by, err, code)
@@ -825,7 +825,7 @@ func TestPauseResumeRun(t *testing.T) {
 		if _, err := h.order(ops.Call{Op: "cron.cancel", By: ada, Params: json.RawMessage(`{"timer":"` + id + `"}`)}); err != nil {
 			t.Fatal(err)
 		}
-		for _, do := range []func(context.Context, ops.Identity, string) (Showing, error){h.timers.Pause, h.timers.Resume, h.timers.RunNow} {
+		for _, do := range []func(context.Context, ops.Identity, string) (TimerShowing, error){h.timers.Pause, h.timers.Resume, h.timers.RunNow} {
 			if _, err := do(ctx, ada, id); !errors.As(err, &fault) || fault.Code != ops.Conflict {
 				t.Errorf("after its end: %v", err)
 			}
