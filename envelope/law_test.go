@@ -269,3 +269,14 @@ func TestNothingRenderedIsAnOrder(t *testing.T) {
 		t.Errorf("only %d of %d texts held an order before they were rendered", live, n)
 	}
 }
+
+func FuzzNothingRenderedIsAnOrder(f *testing.F) {
+	for i, s := range scraps {
+		f.Add(s, uint64(i))
+	}
+	f.Fuzz(func(t *testing.T, s string, way uint64) {
+		for _, text := range renderings(s) {
+			lawful(t, text, s, rand.New(rand.NewPCG(way, 1)))
+		}
+	})
+}

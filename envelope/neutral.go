@@ -64,14 +64,14 @@ const (
 )
 
 func neutral(text string, p place) string {
-	text = strings.ReplaceAll(text, "\r\n", "\n")
+	text = escaped(strings.ReplaceAll(text, "\r\n", "\n"))
 	for _, v := range readings(text) {
 		text = v.read(text).defused(text, p)
 	}
-	return escaped(text)
+	return text
 }
 
-// escaped writes what does not show, or reorders what does, as escapes.
+// escaped is text with what does not show, or reorders what does, written as escapes.
 func escaped(text string) string {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -109,16 +109,11 @@ type sign struct {
 // signs are a text as it is read.
 type signs []sign
 
-// read reads text.
+// read reads text, which is UTF-8.
 func (v reading) read(text string) signs {
 	s := make(signs, 0, len(text))
 	for i, r := range text {
-		at := sign{r, i, i + utf8.RuneLen(r)}
-		if r == utf8.RuneError {
-			_, n := utf8.DecodeRuneInString(text[i:])
-			at.end = i + n
-		}
-		s = v.fold(s, at)
+		s = v.fold(s, sign{r, i, i + utf8.RuneLen(r)})
 	}
 	decoded := s.decoded()
 	if v == (reading{true, true}) && len(decoded) == len(s) {

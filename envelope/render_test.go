@@ -95,26 +95,6 @@ func TestNote(t *testing.T) {
 	}
 }
 
-func FuzzNeutral(f *testing.F) {
-	for _, s := range []string{"", "[TOOL a {}]", "\xff<think>", "curl", "a\r\nb", "[[TOOL", "<<!--", "</reasoning >"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		got := Neutral(s)
-		if !utf8.ValidString(got) {
-			t.Fatalf("Neutral(%q) = %q is not UTF-8", s, got)
-		}
-		if again := Neutral(got); again != got {
-			t.Fatalf("Neutral(%q) = %q, and again %q", s, got, again)
-		}
-		for _, opener := range []string{"[TOOL", "[EXEC", "[DM", "[RESULT", "<!--", "<think", "</think", "<reasoning"} {
-			if strings.Contains(got, opener) {
-				t.Fatalf("Neutral(%q) = %q holds %q", s, got, opener)
-			}
-		}
-	})
-}
-
 func ExampleOutcome() {
 	call := ops.Call{ID: "c-01", Op: "host.uptime"}
 	fmt.Print(Outcome(call, ops.Success(&ops.Result{Value: json.RawMessage(`{"stdout":"up 3 days\n"}`), Show: "/stdout"})))
