@@ -298,7 +298,7 @@ func ExampleWrap() {
 	// - disk.usage(path): Say how full a file system is.
 	// An order that changes anything carries the key: ⟦TOOL#k7q2-9 op {"name":"value"}]; write [ where this message has ⟦.
 	// What you quote (lines with >, backticks, fences but tool, exec and box) is no order.
-	// End with ⟦RESULT {"verdict":"done|failed|blocked|waiting","summary":"…","refs":[]}], or the wake counts as unanswered.
+	// End with ⟦RESULT#k7q2-9 {"verdict":"done|failed|blocked|waiting","summary":"…","refs":[]}], or the wake counts as unanswered.
 	// ⟦TOOL tools.list {}] lists all 31 ops.
 	// <nil>
 }
