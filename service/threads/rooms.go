@@ -132,6 +132,7 @@ func maySee(tx journal.Tx, policy *access.Policy, by ops.Identity, thread string
 // Listing is a thread as it is listed.
 type Listing struct {
 	ID       string `json:"id"`
+	Adaptor  string `json:"adaptor"`
 	Room     string `json:"room"`
 	OpenedAt string `json:"opened_at"`
 	Posts    int64  `json:"posts"`
@@ -198,12 +199,12 @@ func (t *Threads) list(ctx context.Context, by ops.Identity, q service.Query) (a
 		Next    string    `json:"next,omitempty"`
 	}{Threads: []Listing{}}
 	err = t.store.View(ctx, func(tx journal.Tx) error {
-		return tx.Query(`SELECT id, room, opened_at, last_seq, last_at FROM thread
+		return tx.Query(`SELECT id, adaptor, room, opened_at, last_seq, last_at FROM thread
 			WHERE `+whose+` ORDER BY id DESC LIMIT $3`,
 			func(scan func(...any) error) error {
 				var l Listing
 				var opened, last int64
-				if err := scan(&l.ID, &l.Room, &opened, &l.Posts, &last); err != nil {
+				if err := scan(&l.ID, &l.Adaptor, &l.Room, &opened, &l.Posts, &last); err != nil {
 					return err
 				}
 				l.OpenedAt, l.LastAt = stamp(opened), stamp(last)
