@@ -31,7 +31,8 @@ what is found is printed as it is found. The exit code is 0 whatever the text ho
 --jsonl prints one JSON object a line for each order: form (tool, exec, dm, box or
 curl), op, params as written (line breaks between its tokens become spaces, to keep
 the line one), key and id if it has them, and its place in the text in bytes, start
-and end.
+and end. A [RESULT {…}], which is no order, is printed too, with the form result and no
+op.
 
 --explain also prints what was not an order, and why: its place, the number of the
 grammar's rule that hid or broke it, and what it was. With --jsonl these are objects
@@ -64,7 +65,7 @@ curl commands are orders when they go to an exec endpoint of this machine
 		}
 		defer done()
 		h := &harvest{out: bufio.NewWriterSize(a.out, 64<<10), jsonl: a.jsonl}
-		c := harvester.Config{ExecHosts: append(harvester.DefaultExecHosts(), hosts...), Found: h.found}
+		c := harvester.Config{ExecHosts: append(harvester.DefaultExecHosts(), hosts...), Found: h.found, Result: h.result}
 		if explain {
 			c.Explain = h.explain
 		}
@@ -133,10 +134,19 @@ func (h *harvest) flush() error {
 
 func (h *harvest) found(d harvester.Directive) {
 	h.orders++
+	h.result(d)
+}
+
+// result prints a [RESULT {…}], or a directive.
+func (h *harvest) result(d harvester.Directive) {
 	if h.jsonl {
 		h.line = appendDirective(h.line[:0], d)
 	} else {
-		h.line = fmt.Appendf(h.line[:0], "%-15s  %-8s %s %s", span(d.Start, d.End), d.Form, clean(d.Op), clean(string(d.Params)))
+		h.line = fmt.Appendf(h.line[:0], "%-15s  %-8s ", span(d.Start, d.End), d.Form)
+		if d.Op != "" {
+			h.line = append(append(h.line, clean(d.Op)...), ' ')
+		}
+		h.line = append(h.line, clean(string(d.Params))...)
 		if d.Key != "" {
 			h.line = append(h.line, "  #"+d.Key...)
 		}
@@ -166,8 +176,10 @@ func span(start, end int64) string { return fmt.Sprintf("%d-%d", start, end) }
 func appendDirective(b []byte, d harvester.Directive) []byte {
 	b = append(b, `{"form":`...)
 	b = appendString(b, string(d.Form))
-	b = append(b, `,"op":`...)
-	b = appendString(b, d.Op)
+	if d.Op != "" {
+		b = append(b, `,"op":`...)
+		b = appendString(b, d.Op)
+	}
 	b = append(b, `,"params":`...)
 	from := len(b)
 	b = append(b, d.Params...)
