@@ -441,6 +441,8 @@ func (t *Threads) answerAgain(tx journal.Tx, call ops.Call, ticket service.Ticke
 		o.body = envelope.Note("%s is the same order as %s, so nothing ran again. This came of it then:", op, id) + envelope.Outcome(call, told)
 	case ticket.Outcome != nil && ticket.Outcome.Fault != nil:
 		o.body = envelope.Note("%s did not run: %s", op, ticket.Outcome.Fault.Error())
+	default:
+		o.body = envelope.Note("%s is the same order as %s, so nothing ran again.", op, id)
 	}
 	return t.send(tx, o)
 }

@@ -333,15 +333,13 @@ func (t *Threads) resolve(name string) (ops.OpName, bool) {
 // held reports whether thread, or everywhere, is stopped.
 func (t *Threads) held(tx journal.Tx, thread string) (bool, error) { return t.door.Held(tx, thread) }
 
-// everywhere is the scope of a hold over all agents.
-const everywhere = "*"
-
 // releaseAtOnce bounds how many held wakes one transaction posts. EndOverdue goes on
 // with the rest.
 const releaseAtOnce = 100
 
-// releaseWakes posts the envelopes of held wakes in scope, a thread or everywhere, whose
-// thread is stopped no longer, and returns how many.
+// releaseWakes opens the held wakes in scope, a thread or Everywhere, whose thread is
+// stopped no longer, and posts their envelopes. It returns how many it has dealt with, at
+// most releaseAtOnce.
 func (t *Threads) releaseWakes(tx journal.Tx, scope string) (n int, err error) {
 	type heldWake struct {
 		id          WakeID
@@ -378,9 +376,8 @@ func (t *Threads) releaseWakes(tx journal.Tx, scope string) (n int, err error) {
 		if err := wakeEvent(tx, "wake.raised", w.id, e, ""); err != nil {
 			return 0, err
 		}
-		n++
 	}
-	return n, nil
+	return len(list), nil
 }
 
 // EndOverdue ends the wakes whose deadline has passed, at most n of them: as unanswered,
@@ -388,7 +385,7 @@ func (t *Threads) releaseWakes(tx journal.Tx, scope string) (n int, err error) {
 // envelopes that a start of many threads has left over. It returns when it has to be
 // called again, the zero time if nothing is open.
 func (t *Threads) EndOverdue(tx journal.Tx, n int) (next time.Time, err error) {
-	released, err := t.releaseWakes(tx, everywhere)
+	released, err := t.releaseWakes(tx, Everywhere)
 	if err != nil {
 		return time.Time{}, err
 	}
