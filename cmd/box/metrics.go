@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"inband/service/journal"
 	"inband/service/threads"
+	"inband/service/timers"
 )
 
 // metricsFor is how long what was read for one scrape serves the next ones, so that who
@@ -71,11 +73,9 @@ var counters = map[string]counter{
 	"edits":                     {"messages_edited_total", "Messages that had been taken before with another text.", ""},
 	"repeated orders":           {"orders_repeated_total", "Orders that stood under the same key before and were answered with the stored outcome.", ""},
 	"wakes":                     {"wakes_raised_total", "Wakes, by what raised them.", "cause"},
-	"verdicts":                  {"wakes_ended_total", "Wakes that ended, by verdict.", "verdict"},
+	"verdicts":                  {"wake_verdicts_total", "Verdicts on wakes; unanswered is what the gateway gives at a deadline.", "verdict"},
 	"loops refused":             {"loops_refused_total", "Wakes that were refused because agents wake each other without a person, by the cap that did.", "cap"},
-	"posts delivered":           {"posts_delivered_total", "Posts that stand in their thread.", "adaptor"},
-	"posts set aside":           {"posts_set_aside_total", "Posts that were given up.", "reason"},
-	"delivery attempts failed":  {"delivery_attempts_failed_total", "Attempts to post that failed, by what was known of them.", "kind"},
+	"deliveries":                {"deliveries_total", "What came of attempts to post into chats.", "result"},
 	"refused":                   {"calls_refused_total", "Calls that were refused, by the rule that did.", "rule"},
 	"parked":                    {"calls_parked_total", "Calls that had to wait for an approval, by the rule that had them wait.", "rule"},
 	"replayed":                  {"calls_replayed_total", "Calls that were answered with the outcome of an earlier one.", ""},
@@ -123,11 +123,12 @@ func (g *gateway) snapshot(ctx context.Context) (s snapshot, err error) {
 	s.gauge("ready", "1 while the gateway is ready, else 0.", ready)
 	s.add(prometheus.CounterValue, "config_reload_failed_total", "Reloads of the op files and the policy that were refused.", float64(g.reloadsFailed.Load()))
 
-	counts := g.threads.Counts()
+	counts := slices.Concat(g.threads.Counts(), g.timers.Counts())
 	for _, c := range g.door.Counts() {
 		counts = append(counts, threads.Count(c))
 	}
 	s.counts(counts)
+	s.lateness(g.timers.Lateness())
 	if err := g.store.View(ctx, s.open); err != nil {
 		return nil, err
 	}
@@ -176,6 +177,16 @@ func (s *snapshot) hops(counts []threads.Count) {
 	}
 	*s = append(*s, prometheus.MustNewConstHistogram(
 		prometheus.NewDesc("inband_wake_hops", "Agents between a person and the wakes that were raised.", nil, nil), n, sum, buckets))
+}
+
+// lateness adds how much later than they were due timers have woken.
+func (s *snapshot) lateness(h timers.Histogram) {
+	buckets := make(map[float64]uint64)
+	for i, bound := range h.Bounds {
+		buckets[bound] = uint64(h.Counts[i])
+	}
+	*s = append(*s, prometheus.MustNewConstHistogram(
+		prometheus.NewDesc("inband_timer_lateness_seconds", "How much later than they were due timers have fired.", nil, nil), uint64(h.Count), h.Sum, buckets))
 }
 
 // open adds what the store holds that is not done with. Each query goes by an index

@@ -18,8 +18,9 @@ import (
 func (a *app) policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
-		Short: "Show or check the policy: who may do what",
-		Long: `Show the policy in force, or check a policy file before it is put in force. The
+		Short: "Show, check or test the policy: who may do what",
+		Long: `Show the policy in force, check a policy file before it is put in force, or try replies
+of agents against it. The
 policy is policy.cedar in the state folder, in the language Cedar; box ops reload or
 SIGHUP has the gateway read it again. What no policy permits is refused.`,
 		Example: `  box policy show
