@@ -194,7 +194,7 @@ func (p *platform) Adaptor(t *testing.T) adaptortest.Adaptor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := webhook.Read("chat", "chat.json", file)
+	c, err := webhook.Read("chat", "chat.json", file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

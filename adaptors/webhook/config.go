@@ -2,9 +2,11 @@ package webhook
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"reflect"
@@ -28,6 +30,10 @@ type Config struct {
 	Name string `json:"-"` // of the file, the adaptor and its identity
 
 	URLs URLs `json:"urls"`
+	// CA is the file beside this one with the certificates that the bridge's is signed by,
+	// "" for those of the system. Read makes Roots of it.
+	CA    string         `json:"ca"`
+	Roots *x509.CertPool `json:"-"`
 	// Secrets are references to the shared secrets, at least one. The first signs, all
 	// verify.
 	Secrets []ops.CredentialRef `json:"secrets"`
@@ -121,9 +127,10 @@ func standard() Config {
 var adaptorName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Read reads the file of the adaptor name, and returns a Config or ops.FileErrors with
-// everything that is wrong with it. It looks at nothing but data: whether identities
-// exist and secrets can be had is the gateway's to find out.
-func Read(name, file string, data []byte) (Config, error) {
+// everything that is wrong with it. beside is the folder where it stands, for the file that
+// it names as ca. Whether identities exist and secrets can be had is the gateway's to find
+// out.
+func Read(name, file string, data []byte, beside fs.FS) (Config, error) {
 	c := standard()
 	c.Name = name
 	at := func(p jsontext.Pointer, format string, args ...any) *ops.FileError {
@@ -141,6 +148,20 @@ func Read(name, file string, data []byte) (Config, error) {
 	var wrong ops.FileErrors
 	for _, p := range c.problems() {
 		wrong = append(wrong, at(p.at, "%s", p.what))
+	}
+	if c.CA != "" {
+		pem, err := fs.ReadFile(beside, c.CA)
+		c.Roots = x509.NewCertPool()
+		switch {
+		case strings.Contains(c.CA, "/") || errors.Is(err, fs.ErrInvalid):
+			wrong = append(wrong, at("/ca", "want the name of a file in the folder where this one stands"))
+		case errors.Is(err, fs.ErrNotExist):
+			wrong = append(wrong, at("/ca", "there is no file %q beside this one", c.CA))
+		case err != nil:
+			wrong = append(wrong, at("/ca", "%v", err))
+		case !c.Roots.AppendCertsFromPEM(pem):
+			wrong = append(wrong, at("/ca", "%s holds no certificate in PEM", c.CA))
+		}
 	}
 	if len(wrong) > 0 {
 		slices.SortStableFunc(wrong, func(a, b *ops.FileError) int { return a.Line - b.Line })
@@ -439,3 +460,24 @@ func lineOf(data []byte, offset int64) int {
 
 // wait is the time of one request to the bridge.
 func (c *Config) wait() time.Duration { return time.Duration(c.Timeout) * time.Second }
+
+// Members returns the members of a file as docs/adaptors.md lists them; those of a payload
+// are inbound.FIELD.
+func Members() (names []string) {
+	for f := range fields(reflect.TypeFor[Config]()) {
+		switch name := jsonName(f); {
+		case name == "inbound":
+			names = append(names, name+".FIELD")
+		case f.Type.Kind() == reflect.Struct:
+			for _, inner := range known(f.Type) {
+				names = append(names, name+"."+inner)
+			}
+		default:
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// PayloadFields returns the fields that are read of a payload.
+func PayloadFields() []string { return known(reflect.TypeFor[Fields]()) }

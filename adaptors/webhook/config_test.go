@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"inband/ops"
 	"inband/service/threads"
@@ -21,7 +22,7 @@ const whole = `{
 }`
 
 func TestRead(t *testing.T) {
-	c, err := Read("chat", "chat.json", []byte(whole))
+	c, err := Read("chat", "chat.json", []byte(whole), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ func TestReadRefuses(t *testing.T) {
 		{"a list", "[]", 1, "want one JSON object"},
 		{"cut", whole[:len(whole)-2], 8, "ends too early"},
 		{"behind the end", whole + "{}", 9, "not JSON"},
-		{"unknown", with(`"self"`, `"slef"`), 4, `"slef" is unknown; known here are urls, secrets, self`},
+		{"unknown", with(`"self"`, `"slef"`), 4, `"slef" is unknown; known here are urls, ca, secrets, self`},
 		{"unknown inside", with(`"text": "event.text"`, `"txt": "event.text"`), 8, `"txt" is unknown; known here are kind`},
 		{"unknown in an agent", with(`"home": "C1"`, `"room": "C1"`), 6, `"room" is unknown; known here are identity, home`},
 		{"another case", with(`"self"`, `"Self"`), 4, `"Self" is unknown`},
@@ -81,10 +82,13 @@ func TestReadRefuses(t *testing.T) {
 		{"a kind", with(`"self": "U0"`, `"self": "U0", "kinds": {"join": "nothing"}`), 4, "message, edit or system"},
 		{"an unescaping", with(`"self": "U0"`, `"self": "U0", "unescape": "xml"`), 4, "none or html"},
 		{"a poll", with(`"self": "U0"`, `"self": "U0", "poll": 1`), 4, "want 10 to 86400"},
+		{"no such authority", with(`"self": "U0"`, `"self": "U0", "ca": "none.pem"`), 4, `no file "none.pem"`},
+		{"an authority elsewhere", with(`"self": "U0"`, `"self": "U0", "ca": "../tls/ca.pem"`), 4, "in the folder"},
+		{"no authority", with(`"self": "U0"`, `"self": "U0", "ca": "bad.pem"`), 4, "no certificate"},
 		{"a fraction", with(`"self": "U0"`, `"self": "U0", "poll": 60.5`), 4, "poll: want a whole number"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := Read("chat", "adaptors/chat.json", []byte(tc.file))
+			_, err := Read("chat", "adaptors/chat.json", []byte(tc.file), fstest.MapFS{"bad.pem": {Data: []byte("x")}})
 			var errs ops.FileErrors
 			if !errors.As(err, &errs) || len(errs) == 0 {
 				t.Fatalf("read: %v", err)
@@ -98,7 +102,7 @@ func TestReadRefuses(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"", "rooms", "Chat", "1chat", "a b", strings.Repeat("a", 33)} {
-		if _, err := Read(name, "x.json", []byte(whole)); err == nil || !strings.Contains(err.Error(), "the name") {
+		if _, err := Read(name, "x.json", []byte(whole), nil); err == nil || !strings.Contains(err.Error(), "the name") {
 			t.Errorf("the name %q: %v", name, err)
 		}
 	}
@@ -110,7 +114,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"agents":{"":{}}}`))
 	f.Add([]byte(`{"urls":{"post":null}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Read("chat", "chat.json", data)
+		c, err := Read("chat", "chat.json", data, fstest.MapFS{})
 		if err == nil {
 			if c.Self == "" || len(c.Secrets) == 0 || len(c.Rooms) == 0 {
 				t.Errorf("read as %+v", c)

@@ -3,6 +3,8 @@ package webhook
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +74,7 @@ func New(cfg Config, secrets []Secret, log *slog.Logger) (*Adaptor, error) {
 		}
 		a.who[user], a.homes[agent.Identity] = agent.Identity, home
 	}
-	a.client = newClient()
+	a.client = newClient(cfg.Roots)
 	return a, nil
 }
 
@@ -87,9 +89,10 @@ const (
 // newClient returns the client of one bridge. It follows no redirect, uses no proxy, and
 // repeats a request by itself only when nothing of it can have been sent: everything
 // else is the outbox's to decide.
-func newClient() *retryablehttp.Client {
+func newClient(roots *x509.CertPool) *retryablehttp.Client {
 	transport := &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
 		TLSHandshakeTimeout:    10 * time.Second,
 		ForceAttemptHTTP2:      true,
 		MaxConnsPerHost:        maxConns,

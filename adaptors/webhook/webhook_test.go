@@ -40,7 +40,7 @@ func newAdaptor(t testing.TB, url string, change ...func(map[string]any)) *Adapt
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Read("chat", "chat.json", b)
+	c, err := Read("chat", "chat.json", b, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
