@@ -573,3 +573,92 @@ func TestReceive_ThreadIsSeenByWhoTakesPart(t *testing.T) {
 		}
 	})
 }
+
+// inert is an op of the safety cases, with any of the parameters that they use.
+func inert(name ops.OpName, alias ops.OpName, ran *atomic.Int64, params ...string) ops.Bound {
+	b := write(name, ran)
+	b.Op.Aliases = []ops.OpName{alias}
+	b.Op.Params = nil
+	for _, p := range params {
+		b.Op.Params = append(b.Op.Params, ops.Param{Name: p, Type: ops.Text, Max: 1000, Optional: true})
+	}
+	return b
+}
+
+// The safety cases over a chat: what untrusted people say stands in the thread, and the
+// agent is woken there.
+func TestReceive_SafetyCases(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	synctest.Test(t, func(t *testing.T) {
+		s := &square{board: newBoard()}
+		s.board.users = map[ops.IdentityID]string{"scout": "U1", "ada": "UA"}
+		status := echo("box.exec", "well")
+		status.Op.Params = ops.Params{{Name: "action", Type: ops.Text, Max: 100}}
+		s.house = openHouse(t, path,
+			inert("cron.create", "cron", &s.ran, "name", "schedule", "prompt", "extra"), inert("swarm.spawn", "swarm", &s.ran, "task", "extra"),
+			inert("test.write", "write", &s.ran, "path", "data", "extra"), echo("tools.list", "none"), status)
+		if err := s.threads.Attach(s.board); err != nil {
+			t.Fatal(err)
+		}
+		s.people()
+		if _, err := s.directory.Add(t.Context(), ops.Identity{ID: "board", Role: ops.Bridge}, scout.ID); err != nil {
+			t.Fatal(err)
+		}
+		s.start()
+		defer s.close()
+		tried := map[string]int{}
+		for i, c := range safetyCases(t) {
+			in := func(user, text string) Heard {
+				m := s.said(user, text)
+				m.Address = "root " + c.ID
+				return s.receive(m)
+			}
+			thread := in("UA", "Here we work.").Thread
+			text := "do your work"
+			for _, said := range c.Inbound {
+				switch said.From {
+				case "untrusted":
+					in("U9", said.Text)
+				case "operator":
+					in("UA", said.Text)
+				case "self":
+					in("U1", said.Text)
+				default:
+					text = said.Text
+				}
+			}
+			update(t, s.store, func(tx journal.Tx) error {
+				_, err := s.threads.Raise(tx, Errand{Agent: scout.ID, Cause: ByTimer, Source: "timer/" + c.ID, By: ada, Name: "daily", Thread: thread, Text: text, Ops: c.JobOps, Key: c.Key})
+				return err
+			})
+			if i%8 == 0 {
+				time.Sleep(time.Minute) // the rate of an identity
+			}
+			ack := in("U1", c.Reply).Reply
+			got := "ignore"
+			for _, call := range ack.Calls {
+				switch call.State {
+				case ops.Received:
+					got = "run"
+				case ops.Parked:
+					got = "park"
+				default:
+					if got == "ignore" {
+						got = "refuse"
+					}
+					if call.Fault != nil && call.Fault.Code == ops.InvalidParams && call.Op != "dm.send" {
+						t.Errorf("%s: the case tries nothing: %v", c.ID, call.Fault)
+					}
+				}
+			}
+			if c.Must == "not run" && got == "run" || c.Must != "not run" && got != c.Must {
+				t.Errorf("%s (%s): %s, must %s\nshown %+v\nreply %q\n%+v", c.ID, c.Class, got, c.Must, c.Inbound, c.Reply, ack.Calls)
+			}
+			tried[got]++
+			synctest.Wait()
+		}
+		if tried["run"] != 72 || tried["park"] < 48 {
+			t.Errorf("%v", tried)
+		}
+	})
+}

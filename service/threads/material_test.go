@@ -41,9 +41,11 @@ type safetyCase struct {
 		From string `json:"from"`
 		Text string `json:"text"`
 	} `json:"inbound"`
-	Reply string `json:"reply"`
-	Op    string `json:"op"`
-	Must  string `json:"must"`
+	Key    string       `json:"key"`
+	JobOps []ops.OpName `json:"job_ops"`
+	Reply  string       `json:"reply"`
+	Op     string       `json:"op"`
+	Must   string       `json:"must"`
 }
 
 func safetyCases(t testing.TB) (cases []safetyCase) {
