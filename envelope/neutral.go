@@ -474,8 +474,4 @@ func (s signs) longestRun() (longest int) {
 // frame is what stands around the text, in bytes.
 func (f *fenced) frame() int { return len(f.open) + f.added + len(f.wall) }
 
-func (f *fenced) writeTo(b *strings.Builder) {
-	b.WriteString(f.open)
-	b.WriteString(f.text)
-	b.WriteString(f.wall)
-}
+func (f *fenced) String() string { return f.open + f.text + f.wall }

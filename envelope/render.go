@@ -156,9 +156,7 @@ func depth(value []byte) (deepest int) {
 
 // fence puts text between fences that it cannot close.
 func fence(text, label string) string {
-	var b strings.Builder
-	f := block(text, label)
-	f.writeTo(&b)
+	b := block(text, label)
 	return b.String()
 }
 
