@@ -20,9 +20,9 @@ func (a *app) policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Show, check or test the policy: who may do what",
 		Long: `Show the policy in force, check a policy file before it is put in force, or try replies
-of agents against it. The
-policy is policy.cedar in the state folder, in the language Cedar; box ops reload or
-SIGHUP has the gateway read it again. What no policy permits is refused.`,
+of agents against it. The policy is policy.cedar in the state folder, in the language
+Cedar; box ops reload or SIGHUP has the gateway read it again. What no policy permits is
+refused.`,
 		Example: `  box policy show
   box policy check && box ops reload`,
 		Args: a.subcommandOnly,
