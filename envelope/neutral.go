@@ -65,10 +65,23 @@ const (
 
 func neutral(text string, p place) string {
 	text = escaped(strings.ReplaceAll(text, "\r\n", "\n"))
+	if inert(text, p) {
+		return text
+	}
 	for _, v := range readings(text) {
 		text = v.read(text).defused(text, p)
 	}
 	return text
+}
+
+// inert reports whether nothing in text needs a closer look, as is common.
+func inert(text string, p place) bool {
+	for i := range len(text) {
+		if text[i] >= utf8.RuneSelf || strings.IndexByte("[<`~@!&", text[i]) >= 0 {
+			return false
+		}
+	}
+	return p == inFence && !strings.Contains(text, "curl")
 }
 
 // escaped is text with what does not show, or reorders what does, written as escapes.
@@ -77,9 +90,11 @@ func escaped(text string) string {
 	b.Grow(len(text))
 	for i, r := range text {
 		switch {
+		case r >= ' ' && r < 0x7f || r == '\n' || r == '\t':
+			b.WriteByte(byte(r))
 		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd"):
 			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'):
+		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029':
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteRune(r)
@@ -421,11 +436,13 @@ type fenced struct {
 func block(text, label string) fenced {
 	text = Neutral(text)
 	run := 0
-	for _, v := range readings(text) {
-		text = v.read(text).shorten(text)
-	}
-	for _, v := range readings(text) {
-		run = max(run, v.read(text).longestRun())
+	if !inert(text, inFence) {
+		for _, v := range readings(text) {
+			text = v.read(text).shorten(text)
+		}
+		for _, v := range readings(text) {
+			run = max(run, v.read(text).longestRun())
+		}
 	}
 	added := 0
 	if !strings.HasSuffix(text, "\n") {
