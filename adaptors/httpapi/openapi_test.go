@@ -153,6 +153,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	denied := g.parked("scout")
 
 	aside := g.setAside()
+	timer, wake := g.timer()
 
 	seen := make(map[string]bool)
 	check := func(template string, a reply, method string) {
@@ -219,6 +220,9 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/artifacts", "", ""}, {"/v1/artifacts/verify", "", "{}"},
 		{"/v1/artifacts/{digest}", "/v1/artifacts/" + digest, ""}, {"/v1/artifacts/{digest}", "/v1/artifacts/sha256:0", ""},
 		{"/v1/artifacts/{digest}/bytes", "/v1/artifacts/sha256:0/bytes", ""},
+		{"/v1/timers", "", ""}, {"/v1/timers/{id}", "/v1/timers/" + timer, ""}, {"/v1/timers/{id}/pause", "/v1/timers/" + timer + "/pause", "{}"},
+		{"/v1/timers/{id}/resume", "/v1/timers/" + timer + "/resume", "{}"}, {"/v1/timers/{id}/run", "/v1/timers/" + timer + "/run", "{}"}, {"/v1/timers/{id}/run", "/v1/timers/tm-none/run", "{}"},
+		{"/v1/wakes", "", ""}, {"/v1/wakes/{id}", "/v1/wakes/" + wake, ""}, {"/v1/wakes/{id}", "/v1/wakes/w-none", ""},
 		{"/healthz", "", ""}, {"/readyz", "", ""}, {"/openapi.json", "", ""},
 	} {
 		method, path := "GET", q.path
@@ -247,7 +251,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 // The API and box.exec answer the same.
 func TestReadsAreBoxExecs(t *testing.T) {
 	g := open(t)
-	for _, name := range []string{"version", "config", "ops", "providers", "adaptors", "agents", "threads", "outbox", "artifacts"} {
+	for _, name := range []string{"version", "config", "ops", "providers", "adaptors", "agents", "threads", "outbox", "artifacts", "timers"} {
 		var over, through any
 		g.get("ada", "/v1/"+name, &over)
 		var done CallDone
