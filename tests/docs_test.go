@@ -320,6 +320,12 @@ func happened(t *testing.T, g *gateway) (kinds []string) {
 		}
 		return len(outbox.Outbox) == 0
 	})
+	g.wake(t, "ada", "Look around.")
+	for _, path := range []string{"/v1/stop", "/v1/start"} {
+		if err := g.do(http.MethodPost, path, map[string]bool{"all": true}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, path := range []string{"/v1/ops/reload", "/v1/agents/ada/rotate", "/v1/agents/ada/revoke"} {
 		if err := g.do(http.MethodPost, path, nil, nil); err != nil {
 			t.Fatal(err)

@@ -40,7 +40,7 @@ func TestFullDiskDuringAudit(t *testing.T) {
 			order := func(n int) (taken, refused int) {
 				t.Helper()
 				for i := range n {
-					switch status, a := l.ask(l.scout, "POST", "/v1/replies", map[string]string{"room": "lobby", "message": fmt.Sprint(t.Name(), n, i), "text": `[TOOL tools {}] [DM {"to":"clerk","text":"full?"}]`}); {
+					switch status, a := l.reply(fmt.Sprint(t.Name(), n, i), `[TOOL tools {}] [DM#KEY {"to":"#notes","text":"MESSAGE: full?"}]`); {
 					case status == http.StatusOK:
 						taken++
 					case status == http.StatusServiceUnavailable:

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inband/ops"
+	"inband/service/access"
 	"inband/service/journal/storetest"
 	"inband/service/threads"
 )
@@ -40,6 +41,8 @@ type lab struct {
 	box, dir     string // dir is where the ops leave their traces
 	starts       *os.File
 	scout, clerk string // tokens
+	// The errand of scout: where it is, and what its orders there carry.
+	thread, key string
 }
 
 // scripts are the ops of a lab: a shell script each, started in a folder of its own,
@@ -98,8 +101,17 @@ func newLab(t *testing.T, state string) *lab {
 	if err := os.WriteFile(filepath.Join(state, "ops.d", "test.yaml"), []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// By the API agents send messages unasked here, so that they have something to run that
+	// has side effects. What they write in threads is weighed all the same.
+	policy := string(access.DefaultPolicyText()) + `
+permit (principal is Agent, action == Action::"run", resource == Op::"dm.send");
+`
+	if err := os.WriteFile(filepath.Join(state, "policy.cedar"), []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	l.gateway = serveAlive(t, l.box, state)
 	l.scout, l.clerk = l.agent(t, "scout"), l.agent(t, "clerk")
+	l.thread, l.key = l.wake(t, "scout", "Look around, and tell the notes.")
 	return l
 }
 
@@ -165,8 +177,15 @@ func (l *lab) ask(token, method, path string, body any) (status int, a answer) {
 	return 0, a
 }
 
+// reply hands in a reply of scout: in the thread of its errand when it orders something
+// there ("[DM#KEY …]"), else in the lobby. MESSAGE stands for the message's id.
 func (l *lab) reply(message, text string) (int, answer) {
-	return l.ask(l.scout, http.MethodPost, "/v1/replies", map[string]string{"room": "lobby", "message": message, "text": text})
+	body := map[string]string{"message": message, "room": "lobby", "text": text}
+	if strings.Contains(text, "#KEY ") {
+		delete(body, "room")
+		body["thread"], body["text"] = l.thread, strings.NewReplacer("#KEY ", "#"+l.key+" ", "MESSAGE", message).Replace(text)
+	}
+	return l.ask(l.scout, http.MethodPost, "/v1/replies", body)
 }
 
 // order starts an op as the operator and does not wait for it.
@@ -229,12 +248,12 @@ func (l *lab) quiet() {
 // results returns how often each call's result stands in a thread.
 func (l *lab) results(thread string) map[ops.CallID]int {
 	l.t.Helper()
-	status, a := l.ask(l.token, http.MethodGet, "/v1/threads/"+thread, nil)
-	if status != http.StatusOK {
-		l.t.Fatalf("thread %s: status %d", thread, status)
+	posts, err := l.posts(thread)
+	if err != nil {
+		l.t.Fatalf("thread %s: %v", thread, err)
 	}
 	found := map[ops.CallID]int{}
-	for _, p := range a.Posts {
+	for _, p := range posts {
 		if p.Kind == "result" {
 			found[p.Call]++
 		}
@@ -242,8 +261,8 @@ func (l *lab) results(thread string) map[ops.CallID]int {
 	return found
 }
 
-// once checks that the result of each call of a reply stands once in its thread, and
-// nothing else does.
+// once checks that the result of each call of a reply stands once in its thread, and,
+// unless that is the errand's, nothing else does.
 func (l *lab) once(ack threads.Ack) {
 	l.t.Helper()
 	found := l.results(ack.Thread)
@@ -253,7 +272,7 @@ func (l *lab) once(ack threads.Ack) {
 		}
 		delete(found, c.Call)
 	}
-	if len(found) > 0 {
+	if len(found) > 0 && ack.Thread != l.thread {
 		l.t.Errorf("reply %s: its thread holds results of other calls: %v", ack.Message, found)
 	}
 }
@@ -337,7 +356,7 @@ func TestFullDisk(t *testing.T) {
 		}
 	})
 	l, ballast := newLab(t, filepath.Join(disk, "state")), filepath.Join(disk, "ballast")
-	const text = `[TOOL tools {}] [DM {"to":"clerk","text":"full?"}]`
+	const text = `[TOOL tools {}] [DM#KEY {"to":"#notes","text":"MESSAGE: full?"}]`
 	acked, refused := map[string]threads.Ack{}, []string{}
 	hand := func(message string) {
 		t.Helper()
@@ -424,7 +443,7 @@ func TestFullDisk(t *testing.T) {
 // the next life posts nothing twice and loses nothing.
 func TestStopInTheMiddleOfAReply(t *testing.T) {
 	l := newLab(t, filepath.Join(t.TempDir(), "state"))
-	status, first := l.reply("m1", `[TOOL test.hold {}] [DM {"to":"clerk","text":"between"}] [TOOL tools {}]`)
+	status, first := l.reply("m1", `[TOOL test.hold {}] [DM#KEY {"to":"#notes","text":"between"}] [TOOL tools {}]`)
 	if status != http.StatusOK || len(first.Calls) != 3 {
 		t.Fatalf("status %d, %+v", status, first)
 	}
@@ -712,7 +731,7 @@ func TestWhoSeesWhat(t *testing.T) {
 		{"write into it as scout", "POST", "/v1/replies", into("scout", "w1"), [6]int{200, 200, 200, 403, 403, 401}},
 		{"write into it as clerk", "POST", "/v1/replies", into("clerk", "w2"), [6]int{404, 403, 403, 404, 404, 401}},
 		{"send a message into it", "POST", "/exec", dm, [6]int{200, 200, 403, 404, 403, 401}},
-		{"draw clerk into it", "POST", "/exec", drag, [6]int{404, 404, 403, 404, 403, 401}},
+		{"draw clerk into it", "POST", "/exec", drag, [6]int{404, 404, 403, 400, 403, 401}},                              // nobody wakes themselves
 		{"act", "POST", "/exec", map[string]string{"op": "test.act", "id": "never"}, [6]int{0, 200, 403, 200, 403, 401}}, // parked: see below
 		{"read the identity", "GET", "/v1/agents/scout", nil, [6]int{200, 200, 200, 404, 404, 401}},
 		{"list identities", "GET", "/v1/agents", nil, [6]int{200, 403, 403, 403, 403, 401}},
@@ -970,7 +989,7 @@ func TestManyClientsAtOnce(t *testing.T) {
 	for range clients {
 		group.Go(func() {
 			<-start
-			status, a := l.reply("same", `[DM {"to":"clerk","text":"once"}]`)
+			status, a := l.reply("same", `[DM#KEY {"to":"#notes","text":"once"}]`)
 			if status != http.StatusOK {
 				t.Errorf("reply: status %d %s", status, a.Code)
 			}
@@ -1010,11 +1029,11 @@ func TestManyClientsAtOnce(t *testing.T) {
 	}
 	// The key of a directive is not a caller's to take.
 	for _, key := range []string{"rooms/lobby/next#1", "api/rooms/lobby/next#1"} {
-		if status, a := l.ask(l.scout, http.MethodPost, "/exec", map[string]any{"op": "dm", "id": key, "params": map[string]string{"to": "clerk", "text": "mine"}}); status != http.StatusOK {
+		if status, a := l.ask(l.scout, http.MethodPost, "/exec", map[string]any{"op": "dm", "id": key, "params": map[string]string{"to": "#notes", "text": "mine"}}); status != http.StatusOK {
 			t.Errorf("key %s: status %d %s", key, status, a.Code)
 		}
 	}
-	if _, a := l.reply("next", `[DM {"to":"clerk","text":"theirs"}]`); len(a.Calls) != 1 || a.Calls[0].State != ops.Received {
+	if _, a := l.reply("next", `[DM#KEY {"to":"#notes","text":"theirs"}]`); len(a.Calls) != 1 || a.Calls[0].State != ops.Received {
 		t.Errorf("a directive whose key was taken: %+v", a.Ack)
 	}
 	// A second gateway on the same state is refused and harms nothing.
@@ -1042,7 +1061,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	scarce(nil)
 	normal := before
 	scarce(&unix.Rlimit{Cur: uint64(l.descriptors() + 3), Max: normal.Max})
-	const text = `[TOOL tools {}] [TOOL uptime {}] [DM {"to":"clerk","text":"scarce"}]`
+	const text = `[TOOL tools {}] [TOOL uptime {}] [DM#KEY {"to":"#notes","text":"MESSAGE: scarce"}]`
 	var mu sync.Mutex
 	acked, starved := map[string]threads.Ack{}, 0
 	var group sync.WaitGroup
@@ -1164,7 +1183,7 @@ func TestNothingGrows(t *testing.T) {
 					if n > int64(to) {
 						return
 					}
-					text := prose[:random.IntN(len(prose))] + fmt.Sprintf("\n[TOOL tools {}] [DM {\"to\":\"clerk\",\"text\":\"%d\"}] [TOOL nope.%d {\"n\":%d}] [EXEC broken {]\n", n, n, n)
+					text := prose[:random.IntN(len(prose))] + fmt.Sprintf("\n[TOOL tools {}] [DM#KEY {\"to\":\"#notes\",\"text\":\"%d\"}] [TOOL nope.%d {\"n\":%d}] [EXEC broken {]\n", n, n, n)
 					if status, a := l.reply(fmt.Sprint("m", n), text); status != http.StatusOK {
 						t.Errorf("reply %d: status %d %s", n, status, a.Code)
 						return
