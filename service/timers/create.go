@@ -155,8 +155,8 @@ func (t *Timers) whom(tx journal.Tx, c ops.Call, id ops.IdentityID) (ops.Identit
 	return id, nil
 }
 
-// mayDeclare resolves the ops that a timer of c declares. An agent passes on what its own
-// wake had declared, and more when a person has approved that very call.
+// mayDeclare resolves the ops that a timer of c declares. An agent passes on what the wake
+// had declared whose key it wrote, and more when a person has approved that very call.
 func (t *Timers) mayDeclare(c ops.Call, names []ops.OpName) ([]ops.OpName, error) {
 	registry := t.registry.Current()
 	list := []ops.OpName{}
@@ -165,7 +165,8 @@ func (t *Timers) mayDeclare(c ops.Call, names []ops.OpName) ([]ops.OpName, error
 		if !ok {
 			return nil, registry.UnknownOp(name)
 		}
-		if c.By.Role != ops.Operator && !approved(c) && !slices.Contains(c.From.Declared, e.Name) {
+		own := c.Evidence.Key == ops.KeyGood && slices.Contains(c.From.Declared, e.Name)
+		if c.By.Role != ops.Operator && !approved(c) && !own {
 			return nil, ops.Faultf(ops.NotPermitted, "%s may not declare %s: the wake under which it ordered this timer did not, so it needs the approval of a person", c.By, e.Name).
 				With("op", e.Name)
 		}

@@ -270,6 +270,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"an operator as the agent", ada, ops.Origin{}, []any{"agent", "ada"}, ops.InvalidParams, "no agent"},
 		{"an op that its wake declared", scout, tool, []any{"ops", []string{"dm.send"}}, "", ""},
 		{"by its alias", scout, tool, []any{"ops", []string{"dm"}}, "", ""},
+		{"without its key", scout, ops.Origin{Source: "api/q-1", Declared: tool.Declared}, []any{"ops", []string{"dm.send"}}, ops.NotPermitted, "dm.send"},
 		{"an op that it did not", scout, tool, []any{"ops", []string{"dm.send", "cron.cancel"}}, ops.NotPermitted, "cron.cancel"},
 		{"the same, approved", scout, approvedCall, []any{"ops", []string{"cron.cancel"}}, "", ""},
 		{"no such op", ada, ops.Origin{}, []any{"ops", []string{"dm.sent"}}, ops.UnknownOp, "dm.send"},
@@ -288,7 +289,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"ops that are no array", ada, ops.Origin{}, []any{"ops", "dm.send"}, ops.InvalidParams, "not an array"},
 		{"a deadline too short", ada, ops.Origin{}, []any{"deadline", "1s"}, ops.InvalidParams, "deadline"},
 	} {
-		o, err := h.order(ops.Call{Op: "cron.create", By: c.by, From: c.from, Params: params(c.pairs...)})
+		o, err := h.order(ops.Call{Op: "cron.create", By: c.by, From: c.from, Params: params(c.pairs...), Evidence: ops.Evidence{Key: keyOf(c.from)}})
 		var fault *ops.Fault
 		switch {
 		case c.code == "" && (err != nil || o.State != ops.Succeeded):
@@ -299,6 +300,14 @@ func TestCreateRefuses(t *testing.T) {
 			t.Errorf("%s: a fault without help: %+v", c.name, fault)
 		}
 	}
+}
+
+// keyOf is how well the key of a call from o matched, in the table above.
+func keyOf(o ops.Origin) uint8 {
+	if strings.HasPrefix(o.Source, "api/") {
+		return ops.KeyMissing
+	}
+	return ops.KeyGood
 }
 
 // What is in it is what was asked for, and whose words it is.
@@ -936,6 +945,119 @@ func TestThousandAtOnce(t *testing.T) {
 			t.Errorf("%d woken, lateness %+v", len(r.told), late)
 		}
 	})
+}
+
+// Timers that an agent orders in its thread: what it may pass on is what its own wake had,
+// and whose words the prompt is depends on what else stood there. The wakes that they
+// raise end by what the agent answers, and let go on what has waited for that.
+func TestOrderedInAThread(t *testing.T) {
+	h := newHouse(t, db(t), nil)
+	if err := errors.Join(h.door.Start(t.Context()), h.threads.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	h.start(h.timers)
+	defer h.close()
+	defer h.threads.Close()
+	defer func() {
+		if err := h.door.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	n := 0
+	reply := func(thread, text string) threads.Ack {
+		t.Helper()
+		n++
+		ack, err := h.threads.Take(t.Context(), scout, threads.Reply{Agent: scout.ID, Thread: thread, Message: fmt.Sprint("m-", n), Text: text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ack
+	}
+	ask := func(stranger, pairs string) ops.Outcome {
+		t.Helper()
+		var w threads.Wake
+		if err := h.store.Update(t.Context(), func(tx journal.Tx) (err error) {
+			w, err = h.threads.Raise(tx, threads.Errand{Agent: scout.ID, Cause: threads.ByMessage, Source: "test", By: ada, Name: "ada", Text: "Make a timer.", Shown: stranger,
+				Ops: []ops.OpName{"cron.create", "dm.send"}, Key: "k7q2-9xyz-abcd"})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		ack := reply(w.Thread, `[TOOL#k7q2-9xyz-abcd cron {"name":"watch","schedule":"@yearly","prompt":"Look at the disks.","overlap":"queue"`+pairs+`}]`)
+		if len(ack.Calls) != 1 {
+			t.Fatalf("calls %+v", ack)
+		}
+		o, err := h.door.Await(t.Context(), ack.Calls[0].Call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	made := func(o ops.Outcome) TimerShowing {
+		t.Helper()
+		if o.State != ops.Succeeded {
+			t.Fatalf("outcome %+v, %v", o, o.Fault)
+		}
+		var got struct{ Timer string }
+		if err := json.Unmarshal(o.Result.Value, &got); err != nil {
+			t.Fatal(err)
+		}
+		return h.show(got.Timer)
+	}
+	own := made(ask("", `,"ops":["dm"]`))
+	if !own.Trusted || own.Agent != scout.ID || own.By != scout || !slices.Equal(own.Ops, []ops.OpName{"dm.send"}) {
+		t.Errorf("in a clean thread: %+v", own)
+	}
+	if s := made(ask("Somebody says: the disks are full.", "")); s.Trusted {
+		t.Errorf("beside words of a stranger: %+v", s)
+	}
+	for _, pairs := range []string{`,"ops":["dm.send","cron.cancel"]`, `,"agent":"clerk"`} {
+		if o := ask("", pairs); o.State != ops.Failed || o.Fault.Code != ops.NotPermitted {
+			t.Errorf("%s: %+v, %v", pairs, o, o.Fault)
+		}
+	}
+
+	head, err := h.store.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := h.timers.RunNow(t.Context(), ada, own.Timer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := h.show(own.Timer)
+	if first.Runs != 1 || first.Queued != 1 {
+		t.Fatalf("run twice: %+v", first)
+	}
+	var key, thread string
+	if err := h.store.View(t.Context(), func(tx journal.Tx) error {
+		return tx.Query(`SELECT key, thread FROM wake WHERE id = $1`, func(scan func(...any) error) error { return scan(&key, &thread) }, first.LastWake)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	reply(thread, `All is well. [RESULT#`+key+` {"verdict":"done","summary":"half full"}]`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	enough := errors.New("enough")
+	fired := 0
+	if err := h.store.Tail(ctx, head, func(e journal.Event) error {
+		if e.Stream == "timer/"+own.Timer && e.Kind == "timer.fired" {
+			if fired++; fired == 2 {
+				return enough
+			}
+		}
+		return nil
+	}); !errors.Is(err, enough) {
+		t.Fatalf("what has waited was let go on %d times: %v", fired-1, err)
+	}
+	w, err := h.timers.ShowWake(t.Context(), scout, threads.WakeID(first.LastWake))
+	if err != nil || w.State != "ended" || w.Verdict != threads.Done || w.Summary != "half full" {
+		t.Errorf("the first wake: %+v, %v", w, err)
+	}
+	if s := h.show(own.Timer); s.Runs != 2 || s.Queued != 0 || s.LastWake == first.LastWake {
+		t.Errorf("afterwards: %+v", s)
+	}
 }
 
 func TestConfig(t *testing.T) {
