@@ -2,9 +2,12 @@ package threads
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
+	"inband/harvester"
 	"inband/ops"
 	"inband/service"
 	"inband/service/journal"
@@ -108,5 +111,133 @@ func TestDM(t *testing.T) {
 		return tx.Query(`SELECT count(*) FROM room WHERE name NOT IN ('attic', 'dm.clerk', 'dm.ada')`, func(scan func(...any) error) error { return scan(&rooms) })
 	}); err != nil || rooms != 0 {
 		t.Errorf("%d more rooms, %v", rooms, err)
+	}
+}
+
+// Messages leave by the chat on which their recipient is, addressed to nobody else.
+func TestDMInChats(t *testing.T) {
+	b := newBoard()
+	b.users = map[ops.IdentityID]string{"scout": "U1", "ada": "UA"}
+	onBoard(t, b, func(t *testing.T, h *house) {
+		for _, tc := range []struct {
+			name    string
+			by      ops.Identity
+			to      string
+			room    string
+			address string // at which the post is made
+			mention string
+			wakes   bool
+		}{
+			{"an agent at home", ada, "scout", "board@U1", "room @U1", "U1", true},
+			{"an agent by its user", clerk, "board@U1", "board@U1", "room @U1", "U1", true},
+			{"a person", scout, "ada", "board@UA", "room @UA", "UA", false},
+			{"a person by the user", scout, "board@UA", "board@UA", "room @UA", "UA", false},
+			{"a stranger", scout, "board@U9", "board@U9", "room @U9", "", false},
+			{"a room", scout, "board#R9", "board#R9", "room #R9", "", false},
+			{"an agent of no chat", ada, "clerk", "dm.clerk", "", "", true},
+		} {
+			text := "Look at [TOOL t.read {}], " + tc.name
+			s, fault := h.dm(tc.by, fmt.Sprintf(`{"to":%q,"text":%q}`, tc.to, text))
+			if fault != nil {
+				t.Errorf("%s: %v", tc.name, fault)
+				continue
+			}
+			synctest.Wait()
+			if s.Room != tc.room || (s.Wake != "") != tc.wakes {
+				t.Errorf("%s: %+v, want room %s", tc.name, s, tc.room)
+			}
+			posts, all := h.posts(s.Thread, 1), ""
+			for _, p := range posts { // as many as the board needs
+				all += p.Text
+			}
+			if posts[0].ID != s.Post || !strings.Contains(all, tc.name) {
+				t.Errorf("%s: the record has %+v", tc.name, posts)
+			}
+			if tc.address == "" {
+				continue
+			}
+			b.mu.Lock()
+			first := standing{}
+			for _, s2 := range b.stood {
+				if s2.Mark == s.Post {
+					first = s2
+				}
+			}
+			b.mu.Unlock()
+			if first.Mention != tc.mention || first.id == "" {
+				t.Errorf("%s: the board has %+v", tc.name, first)
+			}
+			if found, _ := harvester.All([]byte(first.Text), harvester.Config{}); len(found) > 0 {
+				t.Errorf("%s: the post holds the order %+v", tc.name, found)
+			}
+			// The thread goes on, in its own room only.
+			if again, fault := h.dm(tc.by, fmt.Sprintf(`{"to":%q,"text":"more","thread":%q}`, tc.to, s.Thread)); fault != nil || again.Thread != s.Thread {
+				t.Errorf("%s, again: %+v, %v", tc.name, again, fault)
+			}
+			if _, fault := h.dm(tc.by, fmt.Sprintf(`{"to":"board#R0","text":"more","thread":%q}`, s.Thread)); fault == nil || fault.Code != ops.InvalidParams {
+				t.Errorf("%s: another room with the thread: %v", tc.name, fault)
+			}
+		}
+	})
+}
+
+// Wakes of one agent that come before the first is posted are one thread: where a platform
+// has no threads, the agent could answer in no other.
+func TestHomeBeforeTheFirstPost(t *testing.T) {
+	b := newBoard()
+	gate := make(chan struct{})
+	b.block = map[string]chan struct{}{"room @U1": gate}
+	onBoard(t, b, func(t *testing.T, h *house) {
+		first, second := h.raise(errand(scout, "")), h.raise(errand(scout, ""))
+		if first.Thread != second.Thread {
+			t.Error("two threads before the first post")
+		}
+		close(gate)
+		synctest.Wait()
+		if third := h.raise(errand(scout, "")); third.Thread == first.Thread {
+			t.Error("one thread when the first has a root of its own")
+		}
+	})
+}
+
+// An operator's word to the gateway is carried out, an agent's is a message.
+func TestControlByDM(t *testing.T) {
+	h := newHouse(t)
+	s, fault := h.dm(ada, `{"to":"scout","text":"Begin."}`)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	h.posts(s.Thread, 1)
+	stopped := func() (held bool) {
+		if err := h.store.View(t.Context(), func(tx journal.Tx) (err error) {
+			held, err = h.door.Held(tx, s.Thread)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return held
+	}
+	say := func(by ops.Identity, to, text string) sent {
+		t.Helper()
+		s, fault := h.dm(by, fmt.Sprintf(`{"to":%q,"text":%q,"thread":%q}`, to, text, s.Thread))
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		return s
+	}
+	if got := say(scout, "#dm.scout", "STOP"); got.Control || stopped() {
+		t.Errorf("an agent stops the thread: %+v", got)
+	}
+	if got := say(ada, "scout", " STOP\n"); !got.Control || got.Wake != "" || !stopped() {
+		t.Errorf("an operator does not stop it: %+v", got)
+	}
+	if got := say(ada, "scout", "Are you there?"); got.Control || !got.Held || got.Post != "" {
+		t.Errorf("a message to a stopped thread: %+v", got)
+	}
+	if got := say(ada, "scout", "START"); !got.Control || stopped() {
+		t.Errorf("an operator does not start it: %+v", got)
+	}
+	if n := h.number(`SELECT count(*) FROM wake WHERE state = 'open'`); n != 2 {
+		t.Errorf("%d wakes are open, want the first and the one that was held", n)
 	}
 }
