@@ -47,9 +47,10 @@ type material struct {
 type vocabulary struct {
 	// resolve knows the names of ops, and their other names.
 	resolve func(string) (ops.OpName, bool)
-	// takes reports whether an op has a parameter; an object with another member can be
-	// no order of it. Nil is yes.
-	takes func(op ops.OpName, param string) bool
+	// takes reports whether an op has a parameter that can have a value, of which only the
+	// first token may be known; an object with another member can be no order of it. Nil
+	// is yes.
+	takes func(op ops.OpName, param string, value []byte) bool
 }
 
 // vocabulary is that of the ops in force.
@@ -63,9 +64,18 @@ func (t *Threads) vocabulary() vocabulary {
 			}
 			return e.Name, true
 		},
-		takes: func(op ops.OpName, param string) bool {
+		takes: func(op ops.OpName, param string, value []byte) bool {
 			e, ok := registry.Lookup(op)
-			return !ok || slices.ContainsFunc(e.Params, func(p ops.Param) bool { return p.Name == param })
+			if !ok {
+				return true
+			}
+			for _, p := range e.Params {
+				if p.Name == param {
+					return len(value) == 0 || value[0] != '{' && (value[0] == '[') == (p.Type == ops.Names) &&
+						!bytes.HasPrefix(value, []byte("[{"))
+				}
+			}
+			return false
 		},
 	}
 }
@@ -288,19 +298,28 @@ func (r *reader) keep(op ops.OpName, params []byte) {
 	r.orders[digestOrder(op, canonical)] = struct{}{}
 }
 
-// fits reports whether op has all parameters that an object names.
+// fits reports whether op has all parameters that an object names, of which only the
+// beginning may be there. The object is as in out: without spaces.
 func (r *reader) fits(op ops.OpName, object []byte) bool {
 	if r.takes == nil {
 		return true
 	}
 	d := jsontext.NewDecoder(bytes.NewReader(object))
 	if _, err := d.ReadToken(); err != nil {
-		return false
+		return true
 	}
 	for d.PeekKind() == '"' {
 		name, err := d.ReadToken()
-		if err != nil || !r.takes(op, name.String()) || d.SkipValue() != nil {
+		if err != nil {
+			return true
+		}
+		param := name.String()
+		value := object[min(int(d.InputOffset())+1, len(object)):] // behind the colon
+		if !r.takes(op, param, value) {
 			return false
+		}
+		if d.SkipValue() != nil {
+			return true
 		}
 	}
 	return true
@@ -543,7 +562,7 @@ func (r *reader) named(f *frame, quoted []byte) {
 func (r *reader) stands(text string) {
 	r.open = true
 	for _, f := range r.frames {
-		if f.brace && (f.call != "" || f.params[1] > 0 || len(r.namesBefore(f.start, nameReach)) > 0) {
+		if f.brace && (f.call != "" || f.params[1] > 0 || r.mayBecome(f)) {
 			// The same place in the text as it was written.
 			r.far = max(r.far, int(int64(len(text)-f.start+nameReach)*int64(r.base)/int64(len(text))))
 			return
@@ -552,6 +571,21 @@ func (r *reader) stands(text string) {
 			return
 		}
 	}
+}
+
+// mayBecome reports whether an object that stands open may be the parameters of an op
+// whose name stands before it.
+func (r *reader) mayBecome(f frame) bool {
+	for _, op := range r.namesBefore(f.start, nameReach) {
+		if !r.spend(len(r.out) - f.out) {
+			return true
+		}
+		// Of an op that does not exist yet nobody writes that much.
+		if _, known := r.resolve(string(op)); known && r.fits(op, r.out[f.out:]) {
+			return true
+		}
+	}
+	return false
 }
 
 // quoted reads the string at the beginning of s and appends it to out, folded. It

@@ -237,7 +237,9 @@ func TestMaterial_UnknownOps(t *testing.T) {
 // A list of ops is full of objects near the names of ops.
 func TestMaterial_ListsOfOpsHoldNoOrders(t *testing.T) {
 	words := testWords
-	words.takes = func(op ops.OpName, param string) bool { return op == "dm.send" && (param == "to" || param == "text") }
+	words.takes = func(op ops.OpName, param string, _ []byte) bool {
+		return op == "dm.send" && (param == "to" || param == "text")
+	}
 	var b strings.Builder
 	b.WriteString(`{"ops":[`)
 	for i := range 2000 {
