@@ -25,6 +25,7 @@ import (
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
 	"inband/service/threads"
+	"inband/service/timers"
 )
 
 // marks are the moments at which a gateway is killed, beside random ones.
@@ -271,7 +272,7 @@ func (k *killers) made(key string) int {
 func (k *killers) autopsy() []string {
 	k.t.Helper()
 	store, err := sqlite.Open(context.Background(), sqlite.Config{Path: filepath.Join(k.state, "journal.db"),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()}})
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()}})
 	if err != nil {
 		k.t.Fatalf("the journal of a killed gateway: %v", err)
 	}
@@ -377,7 +378,7 @@ func (k *killers) verify(g *gateway, replies []handedIn) {
 func (k *killers) verifyAll() {
 	k.t.Helper()
 	store, err := sqlite.Open(context.Background(), sqlite.Config{Path: filepath.Join(k.state, "journal.db"),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema()}})
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()}})
 	if err != nil {
 		k.t.Fatal(err)
 	}
