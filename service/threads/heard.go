@@ -69,20 +69,23 @@ func (t *Threads) Receive(ctx context.Context, in Inbound) (Heard, error) {
 	case in.Kind == System:
 		return t.ignored(systemMessage), nil
 	}
-	a, err := t.arrive(ctx, chat, in)
-	if err != nil {
-		return Heard{}, err
-	}
 	for range maxLooks {
 		seen, err := t.lookUp(ctx, in)
 		if err != nil {
 			return Heard{}, err
 		}
-		h, err := t.receive(ctx, a, seen)
+		if in.Kind == Message && seen.known && !seen.edit {
+			return t.again(seen), nil
+		}
+		h, err := t.arrive(ctx, chat, in)
+		if err != nil {
+			return Heard{}, err
+		}
+		answer, err := t.receive(ctx, h, seen)
 		if errors.Is(err, errReceived) {
 			continue // by somebody else, between the two looks
 		}
-		return h, err
+		return answer, err
 	}
 	return Heard{}, ops.Faultf(ops.Busy, "message %q is received several times at once; hand it in again", in.Message)
 }
@@ -183,7 +186,11 @@ func (t *Threads) arrive(ctx context.Context, chat Chat, in Inbound) (*heard, er
 	if err != nil {
 		return nil, err
 	}
-	if len(in.Text) <= MaxText && h.who.Role != ops.Operator {
+	switch {
+	case h.who.Role == ops.Operator:
+	case len(in.Text) > MaxText:
+		h.material = material{overflow: true, whole: true} // who knows what stands in it
+	default:
 		h.material = t.materialOf(in.Text)
 	}
 	return h, nil
@@ -275,24 +282,21 @@ func (t *Threads) Known(ctx context.Context, in Inbound) (bool, error) {
 	return r.known && !r.edit, err
 }
 
-// receive does what h asks for, once, or nothing when it is known. It returns errReceived
-// when that is another than seen says.
+// receive does what h asks for. It returns errReceived when somebody else has meanwhile.
 func (t *Threads) receive(ctx context.Context, h *heard, seen received) (Heard, error) {
 	switch {
 	case h.Kind == Edit:
 		return t.edited(ctx, h, seen)
-	case seen.known && !seen.edit:
-		return t.again(seen), nil
 	case h.History:
-		return t.remembered(ctx, h, seen, oldMessage)
+		return t.remembered(ctx, h, oldMessage)
 	case h.Bot && !h.reply:
-		return t.remembered(ctx, h, seen, automated)
+		return t.remembered(ctx, h, automated)
 	case len(h.Text) > MaxText:
-		return t.remembered(ctx, h, seen, tooLong)
+		return t.remembered(ctx, h, tooLong)
 	case h.reply:
-		return t.replied(ctx, h, seen)
+		return t.replied(ctx, h)
 	}
-	return t.listened(ctx, h, seen)
+	return t.listened(ctx, h)
 }
 
 // again is the first answer, marked as a duplicate.
@@ -329,7 +333,7 @@ func (h *heard) claim(tx journal.Tx, answer Heard, post string) error {
 
 // remembered takes a message that is not read: only that it was there, and what it has
 // shown to agents of the thread.
-func (t *Threads) remembered(ctx context.Context, h *heard, seen received, reason string) (Heard, error) {
+func (t *Threads) remembered(ctx context.Context, h *heard, reason string) (Heard, error) {
 	var answer Heard
 	err := t.store.Update(ctx, func(tx journal.Tx) error {
 		answer = Heard{Status: Ignored, Reason: reason}
@@ -340,10 +344,10 @@ func (t *Threads) remembered(ctx context.Context, h *heard, seen received, reaso
 		if err := h.claim(tx, answer, ""); err != nil {
 			return err
 		}
-		if reason == tooLong {
-			return t.note(tx, answer.Thread, "long", "A message of %d bytes was not read: one may have %d. Nothing of it has run.", len(h.Text), MaxText)
+		if err := h.keep(tx, answer.Thread); err != nil || reason != tooLong {
+			return err
 		}
-		return h.keep(tx, answer.Thread)
+		return t.note(tx, answer.Thread, "long", "A message of %d bytes was not read: one may have %d. Nothing of it has run.", len(h.Text), MaxText)
 	})
 	if err != nil {
 		return Heard{}, err
@@ -361,7 +365,7 @@ func (h *heard) keep(tx journal.Tx, thread string) error {
 }
 
 // replied takes the message of an agent as its reply.
-func (t *Threads) replied(ctx context.Context, h *heard, seen received) (Heard, error) {
+func (t *Threads) replied(ctx context.Context, h *heard) (Heard, error) {
 	thread, err := t.findOrOpen(ctx, h)
 	if err != nil {
 		return Heard{}, err
@@ -406,7 +410,7 @@ func (t *Threads) late(tx journal.Tx, h *heard, ack Ack) error {
 }
 
 // listened takes the message of one who is no agent.
-func (t *Threads) listened(ctx context.Context, h *heard, seen received) (Heard, error) {
+func (t *Threads) listened(ctx context.Context, h *heard) (Heard, error) {
 	var answer Heard
 	err := t.store.Update(ctx, func(tx journal.Tx) (err error) {
 		answer = Heard{Status: Taken}

@@ -555,6 +555,27 @@ func TestReceive_Material(t *testing.T) {
 	})
 }
 
+// Nobody knows what stands in a message that is too long to be read.
+func TestReceive_TooLongIsUncertain(t *testing.T) {
+	onSquare(t, func(t *testing.T, s *square) {
+		for i, c := range []struct {
+			user string
+			want uint8
+		}{{"UA", ops.EchoNone}, {"U1", ops.EchoNone}, {"U9", ops.EchoUnknown}} {
+			in := s.said(c.user, strings.Repeat("x", MaxText+1))
+			in.Address = fmt.Sprintf("root %d", i)
+			h := s.receive(in)
+			update(t, s.store, func(tx journal.Tx) error {
+				got, err := echoed(tx, h.Thread, scout.ID, "any")
+				if got != c.want {
+					t.Errorf("by %s: echo %d, want %d", c.user, got, c.want)
+				}
+				return err
+			})
+		}
+	})
+}
+
 func TestReceive_ThreadIsSeenByWhoTakesPart(t *testing.T) {
 	onSquare(t, func(t *testing.T, s *square) {
 		h := s.receive(s.said("U9", "hello"))

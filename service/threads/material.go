@@ -562,7 +562,7 @@ func (r *reader) named(f *frame, quoted []byte) {
 func (r *reader) stands(text string) {
 	r.open = true
 	for _, f := range r.frames {
-		if f.brace && (f.call != "" || f.params[1] > 0 || r.mayBecome(f)) {
+		if f.brace && (!f.foreign && (f.call != "" || f.params[1] > 0) || r.mayBecome(f)) {
 			// The same place in the text as it was written.
 			r.far = max(r.far, int(int64(len(text)-f.start+nameReach)*int64(r.base)/int64(len(text))))
 			return
