@@ -1,4 +1,5 @@
-// Package threads takes agents' replies in and puts results out.
+// Package threads takes agents' replies in and puts results out, wakes agents, and keeps
+// what has to be known to tell an order from a quotation.
 //
 // A reply is taken once for each message id. Its directives are found by the
 // harvester, and the reply, its post and the intents of its calls are one commit:
@@ -7,43 +8,43 @@
 // and the outbox delivers it to the thread that the reply stood in, once and
 // nowhere else.
 //
-// # Orders and quotations
+// # Chats
 //
-// What an agent writes is weighed before it becomes a call: whether it carries the key of
-// a wake of that agent in that thread (rule R4), whether the same order stood in what
-// others have written there (R5), whether anything untrusted stood there (R6), whether it
-// is fresh. This package looks that up and keeps what is needed for it, keys and material;
-// the door decides by it. A key that is wrong, a quotation and an order too many are
-// refused and answered in the thread; an order without a key waits for a person.
+// An adaptor hands messages in by Receive and posts as a Chat. Who wrote a message is
+// what the adaptor's configuration makes of the platform's stable id, never of a name. An
+// agent's message is a reply. An operator's is trusted, and STOP, START, y CODE and
+// n CODE are words to the gateway. Anybody's mention of an agent wakes it. Edits, history,
+// programs that are nobody and the gateway's own posts lead to nothing.
 //
-// # Wakes
-//
-// A wake is the only thing that makes an agent begin: a timer, a message that is addressed
-// to it, or a delegation raises one. What agents write to a thread wakes nobody. A wake
-// inherits its root cause, and counts how many agents stand between it and a person; both
-// are bounded (R8). It ends by a [RESULT {…}] of its agent in its thread, or at its
-// deadline as unanswered; nothing else makes one done.
-//
-// # Rooms and chats
+// # The built-in rooms
 //
 // A room is a name under which threads are kept in the journal; it exists from its
 // first thread on. Whoever writes in a thread, or is written to, takes part in it
-// and may see it. This package is the adaptor of the built-in rooms: their address is the
+// and may see it. This package is the adaptor of these rooms: their address is the
 // id of the thread, and a delivery is a row, so that "posted" and "delivered" are
-// one commit. A thread of a [Chat] stands on its platform, and here is the record of it:
-// the outbox sends what is posted, and Receive takes what is written there.
+// one commit.
+//
+// # Order or quotation
+//
+// The door decides by evidence, and this package gathers it. The key in a directive is
+// compared with those of the agent's open wakes in the thread. The order is looked up
+// among those that have stood in material, which are kept as digests of their canonical
+// form: the alias resolved, RFC 8785, every string in compatibility form and without what
+// is not seen. Material is read far more liberally than a reply, in quotes, code, JSON
+// strings and HTML too, and over the borders of messages, because a reader would put
+// right what a harvester must not. The work is linear and bounded; where the bound is
+// met, nothing is certain, and orders with side effects wait for a person.
 //
 // # Words
 //
 //   - Reply: one message of one agent, as it was handed in.
 //   - Post: what stands in a thread: a reply, a result, a note of the gateway, a message
-//     that dm.send wrote, an envelope, or what was heard in a chat.
+//     that dm.send wrote, the envelope of a wake, or what somebody else said in a chat.
 //   - Message id: the sender's own name for a reply. Its scope is adaptor, room and
 //     agent, so that one agent cannot use up the ids of another.
 //   - Ordinal: the place of a directive in its reply, from 1.
-//   - Wake: an errand for one agent in one thread, with a deadline and a verdict.
-//   - Key: what an order shows to be one. It is bound to agent, thread and wake, and good
-//     while the wake is open.
-//   - Material: what others wrote in a thread, as far as it looks like an order.
-//   - Held: raised or ordered while its thread is stopped, and waiting for START.
+//   - Wake: an errand for an agent in one thread, with a key, a deadline and a verdict.
+//   - Material: words that an agent was shown in a thread and that are neither its own nor
+//     an operator's nor the gateway's: those of strangers and other agents, and results.
+//   - Fold: to write a text as everything that looks like it is written.
 package threads
