@@ -275,3 +275,15 @@ func (p *platform) Seen(t *testing.T) []adaptortest.Request {
 	p.do(t, "seen", nil, &all)
 	return all
 }
+
+// The suite that every adaptor passes, on a bridge that finds its posts again.
+func TestAdaptor(t *testing.T) {
+	t.Parallel()
+	adaptortest.Run(t, harness{})
+}
+
+// The same on one that also makes no second post with the same key.
+func TestAdaptorWithKeys(t *testing.T) {
+	t.Parallel()
+	adaptortest.Run(t, harness{args: []string{"-keys"}})
+}

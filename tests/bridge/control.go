@@ -109,7 +109,7 @@ func (b *bridge) speak(ctx context.Context, d *json.Decoder) (any, error) {
 	if err := d.Decode(&in); err != nil {
 		return nil, err
 	}
-	m := message{Room: in.Room, User: in.User, Name: in.Name, Text: in.Text, Kind: in.Kind, Bot: in.Bot, Own: in.Own, At: in.At.UTC()}
+	m := message{Room: in.Room, User: in.User, Name: in.Name, Text: in.Text, Kind: in.Kind, Bot: in.Bot, At: in.At.UTC()}
 	if in.Own {
 		m.User = b.self
 	}

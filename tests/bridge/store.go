@@ -22,7 +22,7 @@ type message struct {
 	Name    string    `json:"name,omitempty"`
 	Kind    string    `json:"kind,omitempty"` // "" or system
 	Bot     bool      `json:"bot,omitempty"`
-	Own     bool      `json:"own,omitempty"`
+	Own     bool      `json:"own,omitempty"` // the gateway has posted it
 	Text    string    `json:"text"`
 	File    string    `json:"file,omitempty"`
 	Key     string    `json:"key,omitempty"`
