@@ -498,10 +498,9 @@ func down(g *house) {
 	g.say("R1", "", "U-scout", order("t.read", "old"))
 	g.quiet()
 	g.stop()
-	begun := time.Now().Add(-20 * time.Minute)
 	roots := map[string]string{}
-	for i, o := range []struct{ op, text string }{{"t.read", "r1"}, {"t.write", "w1"}, {"t.read", "r2"}, {"t.write", "w2"}, {"t.read", "r3"}} {
-		roots[o.text] = g.platform.Say(g.t, Message{Room: "R1", User: "U-scout", Text: order(o.op, o.text), At: begun.Add(time.Duration(i) * 5 * time.Minute)})
+	for _, o := range []struct{ op, text string }{{"t.read", "r1"}, {"t.write", "w1"}, {"t.read", "r2"}, {"t.write", "w2"}, {"t.read", "r3"}} {
+		roots[o.text] = g.say("R1", "", "U-scout", order(o.op, o.text))
 	}
 	g.start(false)
 	for _, text := range []string{"r1", "r2", "r3"} {
