@@ -143,9 +143,13 @@ func (t *Threads) say(tx journal.Tx, c ops.Call, to recipient, text string, s *s
 		s.Post, err = addPost(tx, post{thread: s.Thread, kind: "message", author: c.By, body: text, call: c.ID})
 		return err
 	}
+	words := envelope.Words(text)
+	if c.By.Role == ops.Operator {
+		words = envelope.Neutral(text) // who may mention people, and show where something is
+	}
 	s.Post = newPostID()
 	return t.send(tx, outgoing{kind: "message", about: string(c.ID), thread: s.Thread, call: c.ID, agent: to.who.ID, post: s.Post,
-		body: envelope.Note("%s:", c.By.String()) + envelope.Neutral(text)})
+		body: envelope.Note("%s:", c.By.String()) + words})
 }
 
 // recipient is whom or where a message is addressed to.

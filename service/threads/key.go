@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"inband/harvester"
@@ -155,33 +156,35 @@ func (w weighed) wake() WakeID {
 	return w.wakes.last.wake
 }
 
+// same reports whether w and v say the same of the same reply.
+func (w weighed) same(v weighed) bool {
+	return w.wakes.same(v.wakes) && slices.Equal(w.evidence, v.evidence)
+}
+
 // weigh looks up what stands for and against the directives of a reply.
-func (t *Threads) weigh(ctx context.Context, a arrival, r reading) (w weighed, err error) {
-	err = t.store.View(ctx, func(tx journal.Tx) (err error) {
-		w = weighed{of: make([]bond, len(r.directives)), evidence: make([]ops.Evidence, len(r.directives))}
-		unsoiled := true // nothing has been shown yet in a thread that begins
-		if a.thread != "" {
-			if unsoiled, err = clean(tx, a.thread, a.agent); err != nil {
-				return err
-			}
-			if w.wakes, err = wakesOf(tx, a.agent, a.thread); err != nil {
-				return err
-			}
+func weigh(tx journal.Tx, a arrival, r reading) (w weighed, err error) {
+	w = weighed{of: make([]bond, len(r.directives)), evidence: make([]ops.Evidence, len(r.directives))}
+	unsoiled := true // nothing has been shown yet in a thread that begins
+	if a.thread != "" {
+		if unsoiled, err = clean(tx, a.thread, a.agent); err != nil {
+			return w, err
 		}
-		for i, d := range r.directives {
-			e := &w.evidence[i]
-			*e = ops.Evidence{Echo: ops.EchoUnknown, Clean: unsoiled, Fresh: a.fresh, Curl: d.Form == harvester.Curl}
-			w.of[i], e.Key = w.wakes.under(d.Key)
-			if r.digests[i] == "" {
-				continue
-			}
-			if e.Echo, err = echoed(tx, a.thread, a.agent, r.digests[i]); err != nil {
-				return err
-			}
+		if w.wakes, err = wakesOf(tx, a.agent, a.thread); err != nil {
+			return w, err
 		}
-		return nil
-	})
-	return w, err
+	}
+	for i, d := range r.directives {
+		e := &w.evidence[i]
+		*e = ops.Evidence{Echo: ops.EchoUnknown, Clean: unsoiled, Fresh: a.fresh, Curl: d.Form == harvester.Curl}
+		w.of[i], e.Key = w.wakes.under(d.Key)
+		if r.digests[i] == "" {
+			continue
+		}
+		if e.Echo, err = echoed(tx, a.thread, a.agent, r.digests[i]); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
 }
 
 // Weigh says what a call over the API is worth that carries key, the key of a wake of its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -357,5 +358,73 @@ func TestWeigh(t *testing.T) {
 		if err != nil || c.Evidence != tc.want || fmt.Sprint(c.From) != fmt.Sprint(tc.from) {
 			t.Errorf("%s: %+v from %+v, %v; want %+v from %+v", tc.name, c.Evidence, c.From, err, tc.want, tc.from)
 		}
+	}
+}
+
+// between has something happen before each transaction that writes under a context of its
+// own.
+type between struct{ journal.Store }
+
+type happens struct{}
+
+func (b between) Update(ctx context.Context, f func(journal.Tx) error) error {
+	if happen, ok := ctx.Value(happens{}).(func()); ok {
+		happen()
+	}
+	return b.Store.Update(ctx, f)
+}
+
+// What changes between the weighing of a reply and its taking counts.
+func TestAReplyIsWeighedByWhatIsSoWhenItIsTaken(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		happen func(h *house, w Wake, n int)
+		want   ops.Code // of the order, or of the whole reply
+		taken  bool
+	}{
+		{"nothing", func(*house, Wake, int) {}, "", true},
+		{"the wake ends", func(h *house, w Wake, n int) {
+			if n == 1 {
+				h.update(func(tx journal.Tx) error { return h.threads.end(tx, w.ID, scout.ID, w.Thread, Unanswered, "test") })
+			}
+		}, ops.WrongKey, true},
+		{"a stranger writes the same order", func(h *house, w Wake, n int) {
+			if n == 1 {
+				h.update(func(tx journal.Tx) error {
+					return keepMaterial(tx, w.Thread, "", h.threads.materialOf("[TOOL t.write {\"n\":1}]"))
+				})
+			}
+		}, ops.Quotation, true},
+		{"it changes each time", func(h *house, w Wake, _ int) { h.raise(errand(scout, w.Thread)) }, ops.Busy, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ran := new(atomic.Int64)
+			h := openHouse(t, filepath.Join(t.TempDir(), "journal.db"), write("t.write", ran))
+			defer h.close()
+			h.threads.store = between{h.store}
+			h.people()
+			h.start()
+			w := h.raise(errand(scout, ""))
+			n := 0
+			ctx := context.WithValue(t.Context(), happens{}, func() { n++; tc.happen(h, w, n) })
+			ack, err := h.threads.Take(ctx, scout, Reply{Agent: "scout", Thread: w.Thread, Message: "m", Text: "[TOOL#" + h.key(w.ID) + " t.write {\"n\":1}]"})
+			if !tc.taken {
+				if code(err) != tc.want || h.number(`SELECT count(*) FROM post WHERE kind = 'reply'`) != 0 {
+					t.Errorf("got %v, want %s and nothing taken", err, tc.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ops.Code("")
+			if f := ack.Calls[0].Fault; f != nil {
+				got = f.Code
+			}
+			h.settled()
+			if got != tc.want || (ran.Load() == 1) != (tc.want == "") {
+				t.Errorf("the order is %+v and ran %d times, want %q", ack.Calls[0], ran.Load(), tc.want)
+			}
+		})
 	}
 }

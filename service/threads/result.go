@@ -114,7 +114,7 @@ func (t *Threads) give(tx journal.Tx, id WakeID, a arrival, r envelope.Result) e
 		return err
 	}
 	if n != 1 {
-		return errWakesChanged
+		return errWeighedAnew
 	}
 	if state == "open" {
 		return nil

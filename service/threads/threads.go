@@ -266,16 +266,16 @@ type arrival struct {
 	also func(journal.Tx, Ack) error
 }
 
-// maxLooks bounds how often a reply is weighed because the agent's wakes changed between
-// the weighing and the taking.
+// maxLooks bounds how often a reply is weighed because something in its thread changed
+// between the weighing and the taking.
 const maxLooks = 3
 
-// errWakesChanged says that a reply was weighed by wakes that are others now.
-var errWakesChanged = errors.New("the wakes of the thread have changed")
+// errWeighedAnew says that a reply would be weighed otherwise than it was.
+var errWeighedAnew = errors.New("the thread has changed since the reply was weighed")
 
-// take is Take for a reply that has been checked. A reply is weighed outside of the
-// transaction that takes it, and what may be another by then, the agent's wakes, is looked
-// at again inside.
+// take is Take for a reply that has been checked. A reply is weighed before the
+// transaction that takes it, since the door prepares its calls by that, and inside again:
+// a wake may have ended meanwhile, and a stranger may have written.
 func (t *Threads) take(ctx context.Context, by ops.Identity, a arrival) (Ack, error) {
 	r, err := t.read(ctx, a.text)
 	if err != nil {
@@ -283,18 +283,21 @@ func (t *Threads) take(ctx context.Context, by ops.Identity, a arrival) (Ack, er
 	}
 	for range maxLooks {
 		ack, err := t.takeOnce(ctx, by, a, r)
-		if !errors.Is(err, errWakesChanged) {
+		if !errors.Is(err, errWeighedAnew) {
 			return ack, err
 		}
 	}
-	return Ack{}, ops.Faultf(ops.Busy, "the wakes of %s in this thread change while its reply is read; nothing was taken, hand it in again", a.agent)
+	return Ack{}, ops.Faultf(ops.Busy, "the thread changes again and again while this reply is read; nothing was taken, hand it in again")
 }
 
 func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r reading) (Ack, error) {
 	agent := ops.Identity{ID: a.agent, Role: ops.Agent}
 	hash, begins := textHash(a.text), a.thread == ""
-	w, err := t.weigh(ctx, a, r)
-	if err != nil {
+	var w weighed
+	if err := t.store.View(ctx, func(tx journal.Tx) (err error) {
+		w, err = weigh(tx, a, r)
+		return err
+	}); err != nil {
 		return Ack{}, err
 	}
 	if begins {
@@ -307,7 +310,7 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 	}
 	var ack Ack
 	var tickets []service.Ticket
-	err = t.store.Update(ctx, func(tx journal.Tx) error {
+	err := t.store.Update(ctx, func(tx journal.Tx) error {
 		ack, tickets = Ack{}, nil
 		if err := maySpeak(tx, t.door.Policy(), by, agent); err != nil {
 			return err
@@ -329,10 +332,10 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 			if err := openThread(tx, a.room, a.thread); err != nil {
 				return err
 			}
-		} else if now, err := wakesOf(tx, a.agent, a.thread); err != nil {
+		} else if now, err := weigh(tx, a, r); err != nil {
 			return err
-		} else if !now.same(w.wakes) {
-			return errWakesChanged
+		} else if !now.same(w) {
+			return errWeighedAnew
 		}
 		ack = Ack{Room: a.room, Thread: a.thread, Message: a.message, Broken: r.broken, OverLimit: r.more, Wake: w.wake(), Calls: []AckCall{}}
 		if ack.Reply, err = addPost(tx, post{thread: a.thread, kind: "reply", author: agent, body: a.text, message: a.message, platform: a.platform}); err != nil {
