@@ -1,8 +1,6 @@
 package webhook_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,10 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +17,7 @@ import (
 	"inband/adaptors/webhook"
 	"inband/ops"
 	"inband/service/threads"
+	"inband/tests/bridge/bridgetest"
 )
 
 // bridgeProgram is the bridge of the tests, built once.
@@ -35,93 +31,12 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		bridgeProgram = filepath.Join(dir, "bridge")
-		if out, err := exec.Command("go", "build", "-o", bridgeProgram, "inband/tests/bridge").CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build the bridge: %v\n%s", err, out)
+		if bridgeProgram, err = bridgetest.Build(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return m.Run()
 	}())
-}
-
-const sharedSecret = "the secret of this bridge"
-
-// bridge is a running process of tests/bridge.
-type bridge struct {
-	store   string
-	url     string
-	control string
-	args    []string
-	cmd     *exec.Cmd
-}
-
-// startBridge starts a bridge that tells events to a URL.
-func startBridge(t testing.TB, events string, args ...string) *bridge {
-	t.Helper()
-	b := &bridge{store: filepath.Join(t.TempDir(), "messages.jsonl"), args: args}
-	b.args = append(b.args, "-secrets", sharedSecret, "-store", b.store, "-events", events)
-	b.start(t, "127.0.0.1:0", "127.0.0.1:0")
-	t.Cleanup(func() { b.kill() })
-	return b
-}
-
-func (b *bridge) start(t testing.TB, listen, control string) {
-	t.Helper()
-	b.cmd = exec.Command(bridgeProgram, append([]string{"-listen", listen, "-control", control}, b.args...)...)
-	b.cmd.Stderr = os.Stderr
-	stdout, err := b.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var at struct{ URL, Control string }
-	line, err := bufio.NewReader(stdout).ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &at)
-	}
-	if err != nil {
-		b.kill()
-		t.Fatalf("the bridge does not start: %v", err)
-	}
-	b.url, b.control = at.URL, at.Control
-}
-
-// kill ends the process as a power cut does.
-func (b *bridge) kill() {
-	b.cmd.Process.Signal(syscall.SIGKILL)
-	b.cmd.Wait()
-}
-
-// restart kills the process and starts it again on the same addresses.
-func (b *bridge) restart(t testing.TB) {
-	t.Helper()
-	b.kill()
-	b.start(t, b.url[len("http://"):], b.control[len("http://"):])
-}
-
-// do has the bridge do something.
-func (b *bridge) do(t testing.TB, what string, body, into any) {
-	t.Helper()
-	raw, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.Post(b.control+"/control/"+what, "application/json", bytes.NewReader(raw))
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-	defer resp.Body.Close()
-	got, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %d %s, %v", what, resp.StatusCode, got, err)
-	}
-	if into != nil {
-		if err := json.Unmarshal(got, into); err != nil {
-			t.Fatalf("%s: %v in %s", what, err, got)
-		}
-	}
 }
 
 // said is what the bridge answers when somebody has written something.
@@ -156,12 +71,12 @@ func (h harness) Start(t *testing.T, s adaptortest.Setting) adaptortest.Platform
 		json.NewEncoder(w).Encode(heard)
 	}))
 	t.Cleanup(server.Close)
-	p.bridge = startBridge(t, server.URL, h.args...)
+	p.Bridge = bridgetest.Start(t, bridgeProgram, server.URL, h.args...)
 	return p
 }
 
 type platform struct {
-	*bridge
+	*bridgetest.Bridge
 	setting adaptortest.Setting
 	adaptor atomic.Pointer[webhook.Adaptor]
 }
@@ -187,7 +102,7 @@ func (p *platform) Adaptor(t *testing.T) adaptortest.Adaptor {
 		}
 	}
 	file, err := json.Marshal(map[string]any{
-		"urls":    map[string]string{"post": p.url + "/post", "find": p.url + "/find", "edit": p.url + "/edit", "history": p.url + "/history"},
+		"urls":    map[string]string{"post": p.URL + "/post", "find": p.URL + "/find", "edit": p.URL + "/edit", "history": p.URL + "/history"},
 		"secrets": []string{"file:chat"}, "self": "UBOT", "rooms": rooms, "people": people, "agents": agents,
 		"unescape": "html", "timeout": 2,
 	})
@@ -198,7 +113,7 @@ func (p *platform) Adaptor(t *testing.T) adaptortest.Adaptor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret, err := webhook.NewSecret([]byte(sharedSecret))
+	secret, err := webhook.NewSecret([]byte(bridgetest.Secret))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,27 +136,27 @@ func (p *platform) Say(t *testing.T, m adaptortest.Message) string {
 		body["at"] = m.At
 	}
 	var got said
-	p.do(t, "say", body, &got)
+	p.Do(t, "say", body, &got)
 	return got.ID
 }
 
 func (p *platform) Change(t *testing.T, id, text string, preview bool) {
 	t.Helper()
-	p.do(t, "change", map[string]any{"id": id, "text": text, "preview": preview}, nil)
+	p.Do(t, "change", map[string]any{"id": id, "text": text, "preview": preview}, nil)
 }
 
 func (p *platform) Remove(t *testing.T, id string) {
 	t.Helper()
-	p.do(t, "remove", map[string]any{"id": id}, nil)
+	p.Do(t, "remove", map[string]any{"id": id}, nil)
 }
 
 func (p *platform) Tell(t *testing.T, atOnce bool, ids ...string) {
 	t.Helper()
-	p.do(t, "tell", map[string]any{"atonce": atOnce, "ids": ids}, nil)
+	p.Do(t, "tell", map[string]any{"atonce": atOnce, "ids": ids}, nil)
 }
 
-func (p *platform) Sever(t *testing.T) { t.Helper(); p.do(t, "sever", nil, nil) }
-func (p *platform) Mend(t *testing.T)  { t.Helper(); p.do(t, "mend", nil, nil) }
+func (p *platform) Sever(t *testing.T) { t.Helper(); p.Do(t, "sever", nil, nil) }
+func (p *platform) Mend(t *testing.T)  { t.Helper(); p.Do(t, "mend", nil, nil) }
 
 func (p *platform) Room(t *testing.T, room string) []adaptortest.Standing {
 	t.Helper()
@@ -251,7 +166,7 @@ func (p *platform) Room(t *testing.T, room string) []adaptortest.Standing {
 		Mention                    []string
 		Fetches, Edits             int
 	}
-	p.do(t, "room", room, &all)
+	p.Do(t, "room", room, &all)
 	standing := []adaptortest.Standing{}
 	for _, m := range all {
 		standing = append(standing, adaptortest.Standing{ID: m.ID, Root: m.Root, User: m.User, Own: m.Own, Text: m.Text, File: m.File,
@@ -266,13 +181,13 @@ func (p *platform) Fail(t *testing.T, faults ...adaptortest.Fault) {
 	for _, f := range faults {
 		list = append(list, map[string]any{"kind": f.Kind, "of": f.Of, "room": f.Room, "times": f.Times, "after": int(f.After / time.Second)})
 	}
-	p.do(t, "fail", list, nil)
+	p.Do(t, "fail", list, nil)
 }
 
 func (p *platform) Seen(t *testing.T) []adaptortest.Request {
 	t.Helper()
 	var all []adaptortest.Request
-	p.do(t, "seen", nil, &all)
+	p.Do(t, "seen", nil, &all)
 	return all
 }
 
