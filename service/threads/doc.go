@@ -24,6 +24,15 @@
 // id of the thread, and a delivery is a row, so that "posted" and "delivered" are
 // one commit.
 //
+// # Wakes
+//
+// A wake is all that makes an agent begin: a timer, a message that is addressed to it, or
+// a delegation raises one. What agents merely write in a thread wakes nobody. A wake
+// inherits its root cause, and counts how many agents stand between it and a person; both
+// are bounded (rule R8). Its key is bound to agent, thread and wake, and good while it is
+// open. It ends by a [RESULT {…}] of its agent in its thread, or at its deadline as
+// unanswered: nothing else makes one done.
+//
 // # Order or quotation
 //
 // The door decides by evidence, and this package gathers it. The key in a directive is

@@ -37,14 +37,14 @@ var (
 
 // house is threads over a real door and a real store.
 type house struct {
-	t         *testing.T
+	t         testing.TB
 	store     *sqlite.Store
 	directory *access.Directory
 	door      *service.Door
 	threads   *Threads
 }
 
-func openHouse(t *testing.T, path string, bound ...ops.Bound) *house {
+func openHouse(t testing.TB, path string, bound ...ops.Bound) *house {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Schemas: []journal.Schema{access.Schema(), service.Schema(), Schema()}})

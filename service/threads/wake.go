@@ -288,6 +288,9 @@ func (t *Threads) envelopeOf(e Errand, id WakeID, key string, deadline time.Time
 	}
 }
 
+// maxAsked bounds how often the policy is asked for the hints of one envelope.
+const maxAsked = 4 * envelope.MaxHints
+
 // hints are the declared ops that there are, and then reads that the agent may run.
 func (t *Threads) hints(agent ops.Identity, declared []ops.OpName) (list []envelope.Hint, total int) {
 	registry, policy := t.registry.Current(), t.door.Policy()
@@ -297,12 +300,17 @@ func (t *Threads) hints(agent ops.Identity, declared []ops.OpName) (list []envel
 			list = append(list, hint(e, true))
 		}
 	}
+	asked := 0
 	for _, e := range all {
-		if len(list) == envelope.MaxHints {
+		if len(list) == envelope.MaxHints || asked == maxAsked {
 			break
 		}
+		if e.SideEffecting || e.Name == ops.ToolsList().Name || slices.Contains(declared, e.Name) {
+			continue
+		}
+		asked++
 		r := access.Request{By: agent, Action: access.Run, Op: e.Name, Provider: e.Provider, Entrance: Adaptor}
-		if !e.SideEffecting && e.Name != "tools.list" && !slices.Contains(declared, e.Name) && policy.Decide(r).Allowed {
+		if policy.Decide(r).Allowed {
 			list = append(list, hint(e, false))
 		}
 	}
