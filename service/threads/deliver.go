@@ -21,11 +21,15 @@ const (
 // built-in rooms, by a courier for each chat. Nobody else delivers.
 func (t *Threads) deliver(after int64) {
 	if len(t.chats) > 0 {
-		couriers := make(map[string]*courier, len(t.chats))
+		couriers, edits := make(map[string]*courier, len(t.chats)), false
 		for _, chat := range t.chats {
 			c := newCourier(t, chat)
 			couriers[chat.Name()] = c
 			t.work.Go(c.run)
+			edits = edits || t.editor(chat.Name()) != nil
+		}
+		if edits {
+			t.work.Go(t.watchProgress)
 		}
 		t.work.Go(func() { t.followChats(after, couriers) })
 	}

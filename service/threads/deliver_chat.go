@@ -247,10 +247,20 @@ func (c *courier) next(l *lane) (more bool, wait time.Duration) {
 		})
 		return true, 0
 	}
-	if d.state == "sending" {
+	change, err := c.placeholder(d)
+	switch _, finder := c.chat.(Finder); {
+	case err != nil:
+		return true, firstRetry
+	case d.isPointer() && change == "":
+		c.drop(d)
+		return true, 0
+	case d.state == "sending" && !d.isPointer() && (finder || change == ""): // an edit may be made again
 		if ready, wait := c.readBack(d, address); !ready {
 			return true, wait
 		}
+	}
+	if change != "" {
+		return true, c.edit(d, address, change)
 	}
 	return true, c.post(d, address)
 }
@@ -300,21 +310,9 @@ func (c *courier) readBack(d delivery, address string) (ready bool, wait time.Du
 // post sends d and keeps what came of it. It returns how long to wait before the next
 // attempt, 0 when there is none.
 func (c *courier) post(d delivery, address string) (wait time.Duration) {
-	claimed := false
-	if !c.keep(func(tx journal.Tx) error {
-		n, err := tx.Exec(`UPDATE outbox SET state = 'sending', owner = $1, attempts = attempts + 1 WHERE id = $2 AND state = $3`,
-			string(c.t.store.Boot()), d.id, d.state)
-		claimed = n == 1
-		return err
-	}) {
-		return lastWait
+	if d, wait = c.claim(d); wait != 0 || d.state != "sending" {
+		return wait
 	}
-	if !claimed {
-		return 0
-	}
-	d.state = "sending"
-	d.attempts++
-	failpoint.Here("threads.sending")
 	ctx, cancel := c.patient()
 	p, err := c.chat.Post(ctx, address, Outgoing{Mark: d.mark, Key: d.key(), Text: d.body, Mention: d.mention, File: d.file})
 	cancel()
@@ -324,6 +322,28 @@ func (c *courier) post(d delivery, address string) (wait time.Duration) {
 	}
 	c.delivered(d, address, p)
 	return 0
+}
+
+// claim says in the journal that d is being sent, before it is. d is returned as it is then;
+// its state is not sending when somebody else has changed it.
+func (c *courier) claim(d delivery) (delivery, time.Duration) {
+	claimed := false
+	if !c.keep(func(tx journal.Tx) error {
+		n, err := tx.Exec(`UPDATE outbox SET state = 'sending', owner = $1, attempts = attempts + 1 WHERE id = $2 AND state = $3`,
+			string(c.t.store.Boot()), d.id, d.state)
+		claimed = n == 1
+		return err
+	}) {
+		return d, lastWait
+	}
+	if !claimed {
+		d.state = ""
+		return d, 0
+	}
+	d.state = "sending"
+	d.attempts++
+	failpoint.Here("threads.sending")
+	return d, 0
 }
 
 // patient is the context of one request to the platform: bounded, and with a grace when
@@ -340,10 +360,7 @@ func (c *courier) patient() (context.Context, context.CancelFunc) {
 // failed keeps that an attempt at d has failed and returns how long to wait. unsent is the
 // state that d is in when it is certain that the attempt has written nothing.
 func (c *courier) failed(d delivery, doing string, err error, unsent string) (wait time.Duration) {
-	var p *PostError
-	if !errors.As(err, &p) {
-		p = &PostError{Kind: Unsure, Err: err}
-	}
+	p := asPostError(err)
 	c.count(string(p.Kind))
 	text := faultText(doing + err.Error())
 	c.t.log.Warn("not delivered", "adaptor", c.chat.Name(), "thread", d.thread, "delivery", d.id, "attempt", d.attempts, "why", p.Kind, "err", text)
@@ -403,6 +420,11 @@ func markDelivered(tx journal.Tx, d delivery, address string, p Posted) error {
 			WHERE id = $3 AND state = 'sending'`, tx.Now().UnixMilli(), orNull(p.ID), d.id)
 	if err != nil || n == 0 {
 		return err
+	}
+	if d.kind == "result" { // it may stand in the place of what said that it is not finished
+		if _, err := tx.Exec(`UPDATE outbox SET reason = $1 WHERE kind = 'note' AND about = $2 AND platform_id = $3`, wasEdited, progressOf(d.call), p.ID); err != nil {
+			return err
+		}
 	}
 	if p.Address != "" && p.Address != address {
 		if err := root(tx, d, p.Address); err != nil {

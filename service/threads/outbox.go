@@ -181,8 +181,15 @@ func (t *Threads) enqueueResult(tx journal.Tx, call ops.Call, o ops.Outcome) err
 	if err := keepMaterial(tx, thread, "", t.resultMaterial(call, o)); err != nil {
 		return err
 	}
+	told, err := t.endProgress(tx, call)
+	if err != nil {
+		return err
+	}
 	body, file := t.outcome(call, o)
-	return t.send(tx, outgoing{kind: "result", about: string(call.ID), thread: thread, call: call.ID, body: body, file: file})
+	if err := t.send(tx, outgoing{kind: "result", about: string(call.ID), thread: thread, call: call.ID, body: body, file: file}); err != nil || !told {
+		return err
+	}
+	return t.point(tx, call)
 }
 
 // enqueueParked writes into the outbox that a call waits, in the transaction that parks
