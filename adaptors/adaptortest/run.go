@@ -44,6 +44,7 @@ var suite = []struct {
 	{"a cursor that is lost", []string{"tb-025"}, lostCursor},
 	{"an operator's STOP", []string{"tb-018"}, stopped},
 	{"a word of thanks wakes nobody", []string{"tb-019"}, thanks},
+	{"a call that takes long", []string{"tb-002", "tb-007", "tb-034"}, takesLong},
 	{"a wake begins a thread and is answered there", nil, woken},
 }
 
@@ -565,6 +566,32 @@ func thanks(g *house) {
 	}
 	g.want("wakes", wakes, 0)
 	g.want("posts", len(g.own("R1")), 1)
+}
+
+func takesLong(g *house) {
+	if _, ok := g.chat.(threads.Editor); !ok || g.chat.Limits().Edit == 0 {
+		g.t.Skip("the platform changes no posts")
+	}
+	roots := map[string]string{}
+	for _, room := range []string{"R1", "R2"} {
+		root := g.say(room, "", "U-ada", "Do it.")
+		g.say(room, root, "U-scout", order("t.hold", "in "+room))
+		roots[room] = root
+	}
+	for room := range roots {
+		g.until("word that it is not finished", func() bool { return g.stands(room, "is not finished yet") == 1 })
+	}
+	g.platform.Fail(g.t, Fault{Kind: EditCap, Of: "edit", Room: "R2"})
+	close(g.hold)
+	for room := range roots {
+		g.until("the result", func() bool { return g.stands(room, "in "+room+" 0") == 1 })
+	}
+	g.settled()
+	if got := g.under("R1", roots["R1"]); len(got) != 1 || got[0].Edits != 1 {
+		g.t.Errorf("in place of the placeholder stands %+v", got)
+	}
+	g.want("placeholder and result where nothing is changed", len(g.under("R2", roots["R2"])), 2)
+	g.want("posts elsewhere", len(g.own("R1"))+len(g.own("R2")), 3)
 }
 
 func woken(g *house) {

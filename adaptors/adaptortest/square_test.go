@@ -96,6 +96,20 @@ func (f finding) Find(_ context.Context, address, mark string) (threads.Posted, 
 	return threads.Posted{}, false, nil
 }
 
+func (f finding) Edit(_ context.Context, address, id string, o threads.Outgoing) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	room, _, _ := strings.Cut(address, "/")
+	f.seen = append(f.seen, Request{Of: "edit", Room: room, Mark: o.Mark, At: time.Now()})
+	m := f.message(id)
+	if f.fault("edit", room) != nil || m == nil || !m.Own {
+		return &threads.PostError{Kind: threads.RefusedPost, Err: errors.New("no more edits")}
+	}
+	m.Text, m.mark = strings.TrimSuffix(o.Text, "\n")+"\n"+o.Mark, o.Mark
+	m.Edits++
+	return nil
+}
+
 func (c *clerkOf) Name() string               { return "square" }
 func (c *clerkOf) Limits() threads.PostLimits { return c.limits }
 func (c *clerkOf) Open(target string) (string, error) {
@@ -378,8 +392,11 @@ func TestSuite(t *testing.T) {
 		"read back, runes": {threads.PostLimits{Unit: threads.Runes, Post: 500}, true},
 		"keys, utf16":      {threads.PostLimits{Unit: threads.UTF16, Post: 4096, Keys: true}, false},
 		"neither, bytes":   {threads.PostLimits{Unit: threads.Bytes, Post: 1000, Parts: 4}, false},
-		"files":            {threads.PostLimits{Unit: threads.Runes, Post: 4000, Files: true}, true},
+		"files":            {threads.PostLimits{Unit: threads.Runes, Post: 4000, Edit: 1000, Files: true}, true},
 	} {
-		t.Run(name, func(t *testing.T) { Run(t, s) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			Run(t, s)
+		})
 	}
 }
