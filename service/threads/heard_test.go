@@ -257,7 +257,7 @@ func TestReceive_History(t *testing.T) {
 // tb-021, tb-057, tb-048: who is read, and as what.
 func TestReceive_WhoIsRead(t *testing.T) {
 	order := "[TOOL t.read {}]"
-	for _, c := range []struct {
+	cases := []struct {
 		name   string
 		change func(*Inbound)
 		status string
@@ -282,30 +282,32 @@ func TestReceive_WhoIsRead(t *testing.T) {
 		{"an operator who quotes", func(in *Inbound) { in.User, in.Text = "UA", "> "+order+"\nwhat is that?" }, Taken, "", 0, "ada"},
 		{"too long", func(in *Inbound) { in.Text = order + strings.Repeat("x", MaxText) }, Ignored, "too long", 0, "-"},
 		{"a stranger, too long", func(in *Inbound) { in.User, in.Text = "U9", strings.Repeat("x", MaxText+1) }, Ignored, "too long", 0, "-"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			onSquare(t, func(t *testing.T, s *square) {
-				in := s.said("U1", order)
-				c.change(&in)
-				h := s.receive(in)
-				if h.Status != c.status || h.Reason != c.reason {
-					t.Fatalf("%+v, want %s %s", h, c.status, c.reason)
-				}
-				synctest.Wait()
-				if n := s.results("t.read"); n != c.calls {
-					t.Errorf("%d calls, want %d", n, c.calls)
-				}
-				if c.status == Ignored && s.count("messages ignored", c.reason) != 1 {
-					t.Errorf("not counted")
-				}
-				author := "-"
-				s.one(&author, `SELECT coalesce(author_id, author_name, '') FROM post WHERE kind IN ('heard', 'reply')`)
-				if author != c.author {
-					t.Errorf("kept as %q, want %q", author, c.author)
-				}
-			})
-		})
 	}
+	onSquare(t, func(t *testing.T, s *square) {
+		for i, c := range cases {
+			in := s.said("U1", order)
+			c.change(&in)
+			in.Address = fmt.Sprintf("root %d", i)
+			ran, ignored := s.results("t.read"), s.count("messages ignored", c.reason)
+			h := s.receive(in)
+			if h.Status != c.status || h.Reason != c.reason {
+				t.Errorf("%s: %+v, want %s %s", c.name, h, c.status, c.reason)
+				continue
+			}
+			synctest.Wait()
+			if n := s.results("t.read") - ran; n != c.calls {
+				t.Errorf("%s: %d calls, want %d", c.name, n, c.calls)
+			}
+			if n := s.count("messages ignored", c.reason) - ignored; (n == 1) != (c.status == Ignored) {
+				t.Errorf("%s: counted %d times", c.name, n)
+			}
+			author := "-"
+			s.one(&author, `SELECT coalesce(author_id, author_name, '') FROM post WHERE kind IN ('heard', 'reply') AND thread = $1`, h.Thread)
+			if author != c.author {
+				t.Errorf("%s: kept as %q, want %q", c.name, author, c.author)
+			}
+		}
+	})
 }
 
 func TestReceive_BadInput(t *testing.T) {
