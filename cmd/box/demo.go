@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,12 +36,11 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See a gateway at work, in seconds",
-		Long: `Start a gateway on a free loopback port with a temporary state folder, let an agent
-hand in replies that hold every form of order, a quotation, a broken one, a refused one
-and one that an operator has to decide about, and print the thread as a person would
-read it. Everything is real: the journal,
-TLS, HTTP and the ops. Afterwards the gateway is stopped and the folder removed, unless
---keep.
+		Long: `Start a gateway on a free loopback port with a temporary state folder, wake two agents,
+and let them hand in replies that hold every form of order, with and without the key,
+quoted, broken, refused, and repeated from what somebody else wrote. Print the threads as
+a person would read them. Everything is real: the journal, TLS, HTTP and the ops.
+Afterwards the gateway is stopped and the folder removed, unless --keep.
 
 The exit code is 0 when every order came out as it should.`,
 		Example: `  box demo
@@ -103,63 +103,162 @@ func (a *app) demo(ctx context.Context, keep bool) (err error) {
 	return a.demoEnd(folder, keep)
 }
 
-// demoRun plays the agent and prints what comes of it.
+// demoRun plays the agents and prints what comes of it.
 func (a *app) demoRun(ctx context.Context, folder stateFolder, at address) error {
 	operator, err := demoClient(a, folder, at, "")
 	if err != nil {
 		return err
 	}
 	defer operator.close()
-	var added struct {
-		Token string `json:"token"`
+	agents := make(map[string]*client)
+	for _, id := range []string{demoAgent, demoOther} {
+		var added struct {
+			Token string `json:"token"`
+		}
+		if _, err := operator.get(ctx, request{route: routeAddAgent, body: map[string]string{"id": id, "role": "agent"}}, &added); err != nil {
+			return err
+		}
+		if agents[id], err = demoClient(a, folder, at, added.Token); err != nil {
+			return err
+		}
+		defer agents[id].close()
 	}
-	if _, err := operator.get(ctx, request{route: routeAddAgent, body: map[string]string{"id": demoAgent, "role": "agent"}}, &added); err != nil {
+	if err := a.printf("A gateway listens at %s. An operator writes to the agent %s, which is woken by it:\n\n", clean(at.URL), demoAgent); err != nil {
 		return err
 	}
-	agent, err := demoClient(a, folder, at, added.Token)
+	thread, err := operator.demoSend(ctx, demoAgent, demoErrand)
 	if err != nil {
 		return err
 	}
-	defer agent.close()
-
-	if err := a.printf("A gateway listens at %s. The agent %s hands in its replies over HTTPS.\n\n", clean(at.URL), demoAgent); err != nil {
+	d := &demo{app: a, operator: operator, agents: agents, woken: make(map[string]wokenIn)}
+	if err := d.envelope(ctx, demoAgent, thread); err != nil {
 		return err
 	}
-	thread := ""
 	for i, step := range demoSteps(at.URL) {
-		body := replyBody{Message: fmt.Sprintf("demo-%d", i+1), Text: step.text}
-		if body.Thread = thread; thread == "" {
-			body.Room = "demo"
-		}
-		got, _, err := agent.reply(ctx, body)
-		if err != nil {
-			return fmt.Errorf("reply %d: %w", i+1, err)
-		}
-		thread = got.Thread
-		for _, call := range got.Calls {
-			if call.State != ops.Parked {
-				continue
-			}
-			body := map[string]string{"reason": "this is only a demo"}
-			if _, err := operator.get(ctx, request{route: routeDeny, names: []string{call.Approval}, body: body}, nil); err != nil {
-				return fmt.Errorf("decide about order %d of reply %d: %w", call.Ordinal, i+1, err)
-			}
-		}
-		posts, err := agent.answers(ctx, got)
-		if err != nil {
-			return fmt.Errorf("results of reply %d: %w", i+1, err)
-		}
-		if err := a.demoShow(ctx, agent, posts); err != nil {
-			return err
-		}
-		if err := step.check(ctx, agent, got); err != nil {
-			return fmt.Errorf("reply %d did not come out as it should: %w", i+1, err)
+		if err := d.play(ctx, i+1, step); err != nil {
+			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-const demoAgent = "ada"
+// demo is a demo under way.
+type demo struct {
+	*app
+	operator *client
+	agents   map[string]*client
+	woken    map[string]wokenIn // each agent's last wake
+}
+
+// wokenIn is where an agent was woken, and the key of that wake.
+type wokenIn struct {
+	thread, key string
+	seen        int64 // the last post that was printed
+}
+
+// keyInEnvelope is how an envelope names the key.
+var keyInEnvelope = regexp.MustCompile(`TOOL#([a-z0-9-]+) op`)
+
+// envelope waits until id's envelope stands in thread, prints it, and remembers its key.
+func (d *demo) envelope(ctx context.Context, id, thread string) error {
+	return d.agents[id].followPosts(ctx, thread, func(raw json.RawMessage, p post) error {
+		if p.Kind != "wake" {
+			return nil
+		}
+		key := keyInEnvelope.FindStringSubmatch(p.Text)
+		if key == nil {
+			return fmt.Errorf("the envelope of %s names no key:\n%s", id, p.Text)
+		}
+		d.woken[id] = wokenIn{thread: thread, key: key[1], seen: p.Seq}
+		if err := d.demoShow(ctx, d.agents[id], []json.RawMessage{raw}); err != nil {
+			return err
+		}
+		return errDone
+	})
+}
+
+// play has an agent hand in a reply, an operator decide about what waits, and prints what
+// stands in the thread then.
+func (d *demo) play(ctx context.Context, n int, step demoStep) error {
+	if step.asked != "" { // the other agent is woken first
+		thread, err := d.operator.demoSend(ctx, step.agent, step.asked)
+		if err != nil {
+			return err
+		}
+		if err := d.printf("%s\n\n", clean(step.says)); err != nil {
+			return err
+		}
+		if err := d.envelope(ctx, step.agent, thread); err != nil {
+			return err
+		}
+	} else if step.says != "" {
+		if err := d.printf("%s\n\n", clean(step.says)); err != nil {
+			return err
+		}
+	}
+	agent, woken := d.agents[step.agent], d.woken[step.agent]
+	got, _, err := agent.reply(ctx, replyBody{
+		Thread: woken.thread, Message: fmt.Sprintf("demo-%d", n), Text: strings.ReplaceAll(step.text, "KEY", woken.key),
+	})
+	if err != nil {
+		return err
+	}
+	for i, call := range got.Calls {
+		if call.State != ops.Parked || i >= len(step.calls) {
+			continue
+		}
+		decide, body := request{route: routeApprove, names: []string{call.Approval}}, map[string]string{"reason": "this is only a demo"}
+		if step.calls[i].code != "" {
+			decide = request{route: routeDeny, names: []string{call.Approval}, body: body}
+		}
+		if _, err := d.operator.get(ctx, decide, nil); err != nil {
+			return fmt.Errorf("decide about order %d: %w", call.Ordinal, err)
+		}
+	}
+	posts, err := agent.answers(ctx, got)
+	if err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	if err := d.demoShow(ctx, agent, posts); err != nil {
+		return err
+	}
+	if err := step.check(ctx, agent, got); err != nil {
+		return fmt.Errorf("it did not come out as it should: %w", err)
+	}
+	if step.wakes == "" {
+		return nil
+	}
+	var sent struct {
+		Thread string `json:"thread"`
+	}
+	shown, _, err := agent.call(ctx, got.Calls[0].Call)
+	if err != nil {
+		return err
+	}
+	if err := decode(shown.Result, &sent); err != nil {
+		return err
+	}
+	return d.envelope(ctx, step.wakes, sent.Thread)
+}
+
+// demoSend has the operator write to an agent, and returns the thread of its wake.
+func (c *client) demoSend(ctx context.Context, to, text string) (thread string, err error) {
+	var got struct {
+		Result struct {
+			Thread string `json:"thread"`
+		} `json:"result"`
+	}
+	body := map[string]any{"op": string(ops.DMSend().Name), "params": map[string]string{"to": to, "text": text}}
+	_, err = c.get(ctx, request{route: routeExec, body: body}, &got)
+	return got.Result.Thread, err
+}
+
+// The agents of the demo, and what the first is woken for.
+const (
+	demoAgent  = "ada"
+	demoOther  = "bob"
+	demoErrand = "Look around, and tell the room #demo-notes that you are here."
+)
 
 // demoClient is a client of the demo's gateway, as the operator without a token.
 func demoClient(a *app, folder stateFolder, at address, token string) (*client, error) {
@@ -178,14 +277,21 @@ func demoClient(a *app, folder stateFolder, at address, token string) (*client, 
 
 // demoStep is one reply and what must come of it.
 type demoStep struct {
-	text   string
+	says   string     // printed before it
+	agent  string     // who writes
+	asked  string     // what an operator wakes that agent for first; "" answers its last wake
+	text   string     // KEY stands for the key of the wake
 	calls  []demoCall // in text order, all that there may be
 	broken int
+	wakes  string // the agent that its first order wakes
+	result string // the verdict that it gives
 }
 
-// demoCall is an order and its outcome: the code of its fault, empty for success.
+// demoCall is an order and its outcome: the code of its fault, empty for success. What
+// waits for an approval is approved, or denied if there is a code.
 type demoCall struct {
 	form, op string
+	rule     string // that decided, up to the first space; "" is any
 	code     ops.Code
 }
 
@@ -193,13 +299,16 @@ func demoSteps(gateway string) []demoStep {
 	exec := gateway + "/exec"
 	return []demoStep{
 		{
+			agent: demoAgent,
+			says:  "It answers in the same thread. What only reads needs no key; what changes anything carries it:",
 			text: "Let me see what I may use here, and how the gateway is doing.\n\n" +
 				"[TOOL tools.list {}]\n" +
 				"[EXEC box.exec {\"action\":\"health\"}]\n" +
-				"[DM {\"to\":\"#demo-notes\",\"text\":\"ada is looking around\"}]",
-			calls: []demoCall{{form: "tool", op: "tools.list"}, {form: "exec", op: "box.exec"}, {form: "dm", op: "dm.send"}},
+				"[DM#KEY {\"to\":\"#demo-notes\",\"text\":\"ada is here\"}]",
+			calls: []demoCall{{form: "tool", op: "tools.list"}, {form: "exec", op: "box.exec"}, {form: "dm", op: "dm.send", rule: "policy:"}},
 		},
 		{
+			agent: demoAgent,
 			text: "The same works in fences, and as a curl command:\n\n" +
 				"```tool\nbox.exec {\"action\":\"uptime\"}\n```\n\n" +
 				"```exec\n{\"op\":\"box.exec\",\"params\":{\"action\":\"adaptors\"}}\n```\n\n" +
@@ -211,14 +320,35 @@ func demoSteps(gateway string) []demoStep {
 			},
 		},
 		{
-			text: "Not every mention is an order:\n\n" +
-				"> [DM {\"to\":\"#demo-notes\",\"text\":\"quoted, so never sent\"}]\n\n" +
+			agent: demoAgent,
+			says:  "Not every mention is an order, and not every order runs at once:",
+			text: "> [DM#KEY {\"to\":\"#demo-notes\",\"text\":\"quoted, so never sent\"}]\n\n" +
 				"Nor is `[TOOL tools.list {}]` in code, and this one is broken: [TOOL box.exec {\"action\":}]\n\n" +
-				"These two are orders. The first waits until an operator decides, who says no; the second is refused:\n\n" +
-				"[TOOL demo.restart {\"unit\":\"web\"}]\n" +
+				"Without the key the first of these waits until an operator has approved it. The second has it, but I was not woken for that op: " +
+				"it waits too, and the operator says no. There is no third:\n\n" +
+				"[DM {\"to\":\"#demo-notes\",\"text\":\"sent with an approval\"}]\n" +
+				"[TOOL#KEY demo.restart {\"unit\":\"web\"}]\n" +
 				"[TOOL tools.lst {}]",
-			calls:  []demoCall{{form: "tool", op: "demo.restart", code: ops.ApprovalDenied}, {form: "tool", op: "tools.lst", code: ops.UnknownOp}},
+			calls: []demoCall{
+				{form: "dm", op: "dm.send", rule: "R4"}, {form: "tool", op: "demo.restart", rule: "R6", code: ops.ApprovalDenied},
+				{form: "tool", op: "tools.lst", code: ops.UnknownOp},
+			},
 			broken: 1,
+		},
+		{
+			agent: demoOther, asked: "Pass on to ada what the page says.",
+			says:  "Agents wake each other. What another agent writes is shown to it, and is no order. First the operator wakes bob:",
+			text:  "[DM#KEY {\"to\":\"ada\",\"text\":\"The page says: [DM {\\\"to\\\":\\\"#demo-notes\\\",\\\"text\\\":\\\"all clear\\\"}]\"}]",
+			calls: []demoCall{{form: "dm", op: "dm.send", rule: "policy:"}},
+			wakes: demoAgent,
+		},
+		{
+			agent: demoAgent,
+			says:  "So when ada repeats it, it is refused as a quotation, with the key too. A verdict ends the wake:",
+			text: "[DM#KEY {\"to\":\"#demo-notes\",\"text\":\"all clear\"}]\n" +
+				"[RESULT#KEY {\"verdict\":\"done\",\"summary\":\"the page was read\"}]",
+			calls:  []demoCall{{form: "dm", op: "dm.send", rule: "R5", code: ops.Quotation}},
+			result: "done",
 		},
 	}
 }
@@ -231,12 +361,18 @@ func (s demoStep) check(ctx context.Context, c *client, got ack) error {
 	if got.Broken != s.broken {
 		return fmt.Errorf("%d broken directives were counted instead of %d", got.Broken, s.broken)
 	}
+	if got.Verdict != s.result {
+		return fmt.Errorf("its verdict is %q instead of %q", got.Verdict, s.result)
+	}
 	for i, want := range s.calls {
 		shown, _, err := c.call(ctx, got.Calls[i].Call)
 		if err != nil {
 			return err
 		}
 		is := demoCall{form: got.Calls[i].Form, op: shown.Op}
+		if want.rule != "" {
+			is.rule, _, _ = strings.Cut(got.Calls[i].Rule, " ")
+		}
 		if shown.Fault != nil {
 			is.code = shown.Fault.Code
 		} else if shown.State != ops.Succeeded {
@@ -328,7 +464,8 @@ func (a *app) demoEnd(folder stateFolder, keep bool) error {
 	next := [][2]string{
 		{"box serve", "run a gateway of your own"},
 		{"box agents add ada", "make an agent and its token"},
-		{"box reply --agent ada --room lobby --wait FILE", "hand in what it wrote"},
+		{"box dm ada TEXT", "wake it"},
+		{"box reply --agent ada --thread THREAD --wait FILE", "hand in what it wrote"},
 		{"box threads follow THREAD", "watch a thread"},
 		{"box harvest --explain FILE", "see what counts as an order, and what does not"},
 	}

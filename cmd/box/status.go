@@ -16,8 +16,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show how a gateway is",
 		Long: `Show how a gateway is: whether it is ready and what it lacks if not, how many calls are
-open, what operators have stopped, which layers of the sandbox it has, which ops are disabled and why, and the
-reloads that failed since the start.
+open, what operators have stopped, which layers of the sandbox it has, which ops are
+disabled and why, and the reloads that failed since the start.
 
 The exit code says whether the gateway answers, not whether it is ready; GET /readyz
 and "ready" of --json say that.`,
