@@ -16,9 +16,10 @@ import (
 	"testing"
 
 	"inband/adaptors/webhook"
+	"inband/tests/bridge/bridgetest"
 )
 
-const chatSecret = "a secret that two of us know"
+const chatSecret = bridgetest.Secret
 
 // chatGateway starts a gateway with an adaptor "chat" whose bridge is at url: mallory is
 // an operator and the user U1, ada an agent and the user U2. change may change the file.
