@@ -91,12 +91,42 @@ func (b *bridge) control() http.Handler {
 		defer b.store.mu.Unlock()
 		return b.store.in(room), nil
 	})
+	handle("await", b.await)
 	handle("seen", func(context.Context, *json.Decoder) (any, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return append([]seen{}, b.log...), nil
 	})
 	return mux
+}
+
+// await waits until a number of our own posts stand below a root.
+func (b *bridge) await(ctx context.Context, d *json.Decoder) (any, error) {
+	var in struct {
+		Root  string
+		Posts int
+	}
+	if err := d.Decode(&in); err != nil {
+		return nil, err
+	}
+	for {
+		b.store.mu.Lock()
+		grown, n := b.store.grown, 0
+		for _, m := range b.store.all {
+			if m.Own && m.Root == in.Root && !m.Gone {
+				n++
+			}
+		}
+		b.store.mu.Unlock()
+		if n >= in.Posts {
+			return n, nil
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // speak has somebody write a message, and tells the gateway of it.

@@ -36,10 +36,11 @@ type message struct {
 
 // store is every message, in a file that is written before anybody is answered.
 type store struct {
-	mu   sync.Mutex
-	file *os.File
-	all  []*message // in the order of Seq
-	byID map[string]*message
+	mu    sync.Mutex
+	file  *os.File
+	all   []*message // in the order of Seq
+	byID  map[string]*message
+	grown chan struct{} // closed by the next write
 }
 
 func openStore(path string) (*store, error) {
@@ -47,7 +48,7 @@ func openStore(path string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &store{file: f, byID: make(map[string]*message)}
+	s := &store{file: f, byID: make(map[string]*message), grown: make(chan struct{})}
 	good := int64(0)
 	lines := bufio.NewReader(f)
 	for {
@@ -97,6 +98,8 @@ func (s *store) write(m message) error {
 		return err
 	}
 	s.put(&m)
+	close(s.grown)
+	s.grown = make(chan struct{})
 	return nil
 }
 
