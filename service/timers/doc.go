@@ -35,7 +35,8 @@
 //
 // An occurrence counts as missed when it is looked at more than Grace late. Of those that
 // were missed, the policy "skip" runs none, "once" the last one in the place of all, and
-// "all" the last MaxCatchUp. Each that runs meets the overlap policy like any other.
+// "all" the last MaxCatchUp. Each that runs meets the overlap policy like any other. While
+// operators have stopped an agent, one wake of a timer is held for it and no more.
 //
 // The package is for the times alone: what an agent is told and may do is package
 // threads', who may make a timer the door's and the policy's.

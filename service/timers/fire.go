@@ -300,7 +300,7 @@ func (f *firing) end(why string) {
 // occur deals with one occurrence. by is who had it run now, "" for the schedule.
 func (f *firing) occur(r run, by ops.IdentityID) error {
 	o := occurrence{due: r.due, lastDue: r.due, next: r.at, times: 1, by: by}
-	open, err := f.open()
+	open, held, err := f.open()
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (f *firing) occur(r run, by ops.IdentityID) error {
 	case waits && f.tm.overlap == "queue" && f.tm.queued < MaxQueue:
 		o.outcome = queued
 		f.tm.queued++
-	case waits && f.tm.overlap != "allow":
+	case waits && f.tm.overlap != "allow", held: // a start must not let go of a flood
 		o.outcome = skipped
 	default:
 		if err := f.wake(&o, f.tm.occurrences+1); err != nil {
@@ -318,18 +318,19 @@ func (f *firing) occur(r run, by ops.IdentityID) error {
 	return f.record(o)
 }
 
-// open reports whether the wake of the last occurrence that woke the agent is still open.
-func (f *firing) open() (open bool, err error) {
+// open reports whether the wake of the last occurrence that woke the agent is still open,
+// and whether that is because it is held: operators have stopped what it is about.
+func (f *firing) open() (open, held bool, err error) {
 	if f.tm.lastWake == "" {
-		return false, nil
+		return false, false, nil
 	}
 	err = f.tx.Query(`SELECT state FROM wake WHERE id = $1`, func(scan func(...any) error) error {
 		var state string
 		err := scan(&state)
-		open = state != "ended"
+		open, held = state != "ended", state == "held"
 		return err
 	}, f.tm.lastWake)
-	return open, err
+	return open, held, err
 }
 
 // wake wakes the agent for o, the timer's nth occurrence, and writes into o what came of
@@ -453,7 +454,7 @@ func (t *Timers) drain(id string) error {
 		if err != nil {
 			return err
 		}
-		open, err := f.open()
+		open, _, err := f.open()
 		if err != nil || open || f.tm.queued == 0 || f.tm.state != "active" {
 			return err // somebody else was here
 		}

@@ -49,9 +49,12 @@ func (t *Timers) Resume(ctx context.Context, by ops.Identity, id string) (TimerS
 // says, and where that is "skip" it is a Conflict; so is a timer that has ended.
 func (t *Timers) RunNow(ctx context.Context, by ops.Identity, id string) (TimerShowing, error) {
 	return t.change(ctx, by, id, func(tx journal.Tx, f *firing) error {
-		open, err := f.open()
+		open, held, err := f.open()
 		if err != nil {
 			return err
+		}
+		if held {
+			return ops.Faultf(ops.Conflict, "its agent is stopped, and the wake of its last run, %s, waits for a start", f.tm.lastWake).With("wake", f.tm.lastWake)
 		}
 		if open && f.tm.overlap == "skip" {
 			return ops.Faultf(ops.Conflict, "the wake of its last run, %s, is still open, and the timer lets no two run at a time", f.tm.lastWake).With("wake", f.tm.lastWake)
