@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -264,6 +265,55 @@ func TestWithoutID(t *testing.T) {
 		send(threads.Duplicate, dated)
 		if in := into.taken[0]; in.Address != "#C1" || in.Message == "" {
 			t.Errorf("taken as %+v", in)
+		}
+	})
+}
+
+// The same request again is the same message, and too late it is nothing.
+func TestReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, into := taking(t)
+		body := []byte(`{"room":"C1","message":"m-1","user":"U2","text":"hi"}`)
+		h := http.Header{}
+		secret(t, testSecret).Sign(h, "e-1", time.Now(), body)
+		for _, want := range []string{threads.Taken, threads.Duplicate, threads.Duplicate} {
+			if heard, err := a.Deliver(context.Background(), h, body); err != nil || heard.Status != want {
+				t.Errorf("%q, %v; want %s", heard.Status, err, want)
+			}
+		}
+		time.Sleep(Window + time.Second)
+		var fault *ops.Fault
+		if _, err := a.Deliver(context.Background(), h, body); !errors.As(err, &fault) || fault.Code != ops.Unauthenticated {
+			t.Errorf("after the window: %v", err)
+		}
+		if len(into.taken) != 1 {
+			t.Errorf("taken %d times", len(into.taken))
+		}
+	})
+}
+
+// Whatever a payload holds, what is handed on is a message of a room of ours, in text that
+// the threads take.
+func FuzzDeliver(f *testing.F) {
+	for _, s := range []string{`{"room":"C1","message":"m-1","user":"U2","text":"hi"}`, `{"gap":true}`, `{"room":["C1"],"text":{}}`,
+		`{"room":"C1","user":1e5,"text":"<https://h|x> &amp;lt;","written_at":1777636800}`, "{\"room\":\"C1\",\"text\":\"\\u0000\"}", `{"mentions":{"a":"U1"}}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		a, into := taking(t)
+		heard, err := deliver(t, a, string(body))
+		var fault *ops.Fault
+		switch {
+		case err != nil && (!errors.As(err, &fault) || fault.Code != ops.BadRequest && fault.Code != ops.TooLarge):
+			t.Errorf("%v", err)
+		case err != nil && len(into.taken) > 0, err == nil && heard.Status == "ignored" && len(into.taken) > 0:
+			t.Errorf("taken %+v, and answered %+v, %v", into.taken, heard, err)
+		}
+		for _, in := range into.taken {
+			p, err := place(in.Address)
+			if err != nil || p.Room != in.Room || in.Room != "C1" && in.Room != "C/2 ü" || in.Message == "" || !utf8.ValidString(in.Text) || strings.ContainsRune(in.Text, 0) || in.Self != (in.User == "UBOT") {
+				t.Errorf("taken %+v", in)
+			}
 		}
 	})
 }
