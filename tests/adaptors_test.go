@@ -3,6 +3,7 @@ package tests
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -14,8 +15,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"inband/adaptors/webhook"
+	"inband/ops"
 	"inband/tests/bridge/bridgetest"
 )
 
@@ -239,4 +245,71 @@ func TestAdaptorsPage(t *testing.T) {
 		}
 	}
 	same(t, "the fields of a payload", webhook.PayloadFields(), "docs/adaptors.md", fields)
+}
+
+// An event of a chat is one more entrance: what is in it is decided as what an agent hands
+// in itself.
+func TestEventsAreDecidedAsReplies(t *testing.T) {
+	g := chatGateway(t, filepath.Join(t.TempDir(), "state"), "http://"+freePort(t), nil)
+	var made struct{ Token string }
+	if err := g.do(http.MethodPost, "/v1/agents/ada/rotate", nil, &made); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := webhook.NewSecret([]byte(chatSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type decided struct {
+		Op    ops.OpName
+		State ops.State
+		Form  string
+		Rule  string
+		Fault *ops.Fault
+	}
+	type ack struct{ Calls []decided }
+	for i, text := range []string{
+		`[TOOL no.such.op {}]`,
+		`[TOOL box.exec {"action":"none"}]`,
+		`[TOOL box.exec {"action":"version","action":"uptime"}]`,
+		`[TOOL dm.send {"to":"#lobby","text":"hi"}]`,
+		`[TOOL#zzzz-zzzz-zzzz dm.send {"to":"#lobby","text":"hi"}]`,
+		"```tool\ndm.send {\"to\":\"#lobby\",\"text\":\"hi\"}\n```",
+		"```exec\n{\"op\":\"dm.send\",\"params\":{\"to\":\"#lobby\",\"text\":\"hi\"}}\n```",
+		"$ curl -d '{\"op\":\"dm.send\",\"params\":{\"to\":\"#lobby\",\"text\":\"hi\"}}' https://localhost/exec\n",
+		"> [TOOL dm.send {\"to\":\"#lobby\",\"text\":\"hi\"}]",
+		"`[TOOL dm.send {}]`",
+		`[TOOL dm.send {“to”:"#lobby"}]`,
+	} {
+		id := fmt.Sprint("m-", i)
+		var reply ack
+		if err := g.as(made.Token, http.MethodPost, "/v1/replies", map[string]any{"room": "lobby", "message": id, "text": text}, &reply); err != nil {
+			t.Fatal(err)
+		}
+		body, err := json.Marshal(map[string]any{"room": "C1", "message": id, "user": "U2", "text": text, "written_at": time.Now()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequest(http.MethodPost, g.url+"/v1/adaptors/chat/events", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		secret.Sign(r.Header, id, time.Now(), body)
+		resp, err := g.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var heard struct {
+			Status string
+			Reply  ack
+		}
+		err = json.NewDecoder(resp.Body).Decode(&heard)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || heard.Status != "taken" {
+			t.Fatalf("%s: %d %+v, %v", text, resp.StatusCode, heard, err)
+		}
+		if d := cmp.Diff(reply, heard.Reply, cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("%s\nhanded in (-) and in the chat (+):\n%s", text, d)
+		}
+	}
 }
