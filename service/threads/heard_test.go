@@ -154,6 +154,43 @@ func TestReceive_OnceWhoeverAndHoweverOften(t *testing.T) {
 	})
 }
 
+// The same for one who is no agent: one post, one wake, one note.
+func TestReceive_PeopleOnce(t *testing.T) {
+	onSquare(t, func(t *testing.T, s *square) {
+		mention, stop, word := s.said("U9", "hello"), s.said("UA", "STOP"), s.said("U9", "x")
+		mention.Mentions = []string{"U1"}
+		for _, in := range []Inbound{mention, stop, word} {
+			var callers sync.WaitGroup
+			var taken atomic.Int64
+			for range 11 {
+				callers.Go(func() {
+					h, err := s.threads.Receive(context.Background(), in)
+					if err != nil {
+						t.Errorf("receive: %v", err)
+					}
+					if h.Status == Taken {
+						taken.Add(1)
+					}
+				})
+			}
+			callers.Wait()
+			if taken.Load() != 1 {
+				t.Errorf("%q is taken %d times", in.Text, taken.Load())
+			}
+		}
+		synctest.Wait()
+		if n := s.number(`SELECT count(*) FROM post WHERE kind = 'heard'`); n != 3 {
+			t.Errorf("%d posts", n)
+		}
+		if n := s.number(`SELECT count(*) FROM wake`); n != 1 {
+			t.Errorf("%d wakes", n)
+		}
+		if n := s.number(`SELECT count(*) FROM outbox WHERE about LIKE 'stop:%'`); n != 1 {
+			t.Errorf("%d notes", n)
+		}
+	})
+}
+
 func TestReceive_OnceOverARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	synctest.Test(t, func(t *testing.T) {
