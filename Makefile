@@ -50,12 +50,13 @@ bench: ## the bars of the design, one line each (bar NAME FIGURE TARGET ok|short
 benchmarks: ## every benchmark by itself
 	$(GO) test -run '^$$' -bench . ./...
 
-soak: ## the long proofs: KILLS kills of a gateway under load, 100,000 hostile results, ten minutes of fuzzing
+soak: ## the long proofs: KILLS kills of a gateway, 100,000 hostile results, each rule taken away, fuzzing
 	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run '^TestKill$$' ./tests
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/sqlite -kills $(KILLS)
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/notary -kills $(KILLS)
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/artifacts -kills $(KILLS)
 	INBAND_RENDERINGS=100000 $(GO) test -count 1 -v -timeout 60m -run '^TestNothingRenderedIsAnOrder$$' ./envelope
+	INBAND_MUTATIONS=all $(GO) test -count 1 -v -timeout 60m -run '^TestEachRuleDecidesSomeCase$$' ./tests
 	$(MAKE) fuzz FUZZTIME=60s
 
 tidy: ## bring go.mod and the formatting in order

@@ -223,6 +223,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/timers", "", ""}, {"/v1/timers/{id}", "/v1/timers/" + timer, ""}, {"/v1/timers/{id}/pause", "/v1/timers/" + timer + "/pause", "{}"},
 		{"/v1/timers/{id}/resume", "/v1/timers/" + timer + "/resume", "{}"}, {"/v1/timers/{id}/run", "/v1/timers/" + timer + "/run", "{}"}, {"/v1/timers/{id}/run", "/v1/timers/tm-none/run", "{}"},
 		{"/v1/wakes", "", ""}, {"/v1/wakes/{id}", "/v1/wakes/" + wake, ""}, {"/v1/wakes/{id}", "/v1/wakes/w-none", ""},
+		{"/v1/stop", "", `{"thread":"` + ack.Thread + `"}`}, {"/v1/stop", "", `{}`}, {"/v1/holds", "", ""}, {"/v1/start", "", `{"thread":"` + ack.Thread + `"}`},
+		{"/v1/envelope/preview", "", `{"agent":"scout","errand":"Look.","shown":"words"}`}, {"/v1/envelope/preview", "", `{"agent":"scout","errand":"Look."}`},
 		{"/healthz", "", ""}, {"/readyz", "", ""}, {"/openapi.json", "", ""},
 	} {
 		method, path := "GET", q.path
@@ -235,6 +237,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		check(q.template, g.do(request{method: method, path: path, as: "ada", body: q.body}), method)
 	}
 	check("/v1/audit/export", g.do(request{method: "GET", path: "/v1/audit/export?from=999999", as: "ada"}), "GET")
+	check("/metrics", g.do(request{method: "GET", path: "/metrics", as: "scout"}), "GET")
 	check("/v1/events", g.do(request{method: "GET", path: "/v1/events?after=999999", as: "ada"}), "GET")
 	if err := <-g.ended; err == nil {
 		t.Error("the slow call was not cancelled")

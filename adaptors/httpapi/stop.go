@@ -36,6 +36,9 @@ func (s Scope) name() (string, *ops.Fault) {
 	if s.All {
 		return threads.Everywhere, nil
 	}
+	if s.Thread == threads.Everywhere { // who means all says so
+		return "", ops.Faultf(ops.NotFound, "there is no thread %q", s.Thread)
+	}
 	return s.Thread, nil
 }
 

@@ -22,9 +22,9 @@ const (
 type Preview struct {
 	Agent ops.IdentityID `json:"agent"`
 	Text  string         `json:"text"`
-	Bytes int            `json:"bytes"` // of Text
-	Frame int            `json:"frame"` // of them, those beside the errand and the words of strangers
-	Shown *Range         `json:"shown"` // where the words of strangers stand in Text, null without any
+	Bytes int            `json:"bytes"`           // of Text
+	Frame int            `json:"frame"`           // of them, those beside the errand and the words of strangers
+	Shown *Range         `json:"shown,omitempty"` // where the words of strangers stand in Text, absent without any
 }
 
 // Range is a range of bytes, from Start up to End.
