@@ -29,7 +29,7 @@ func TestExec(t *testing.T) {
 	if err := json.Unmarshal(done.Result, &list); err != nil {
 		t.Fatal(err)
 	}
-	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 8 {
+	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 10 {
 		t.Errorf("got %+v with %d ops", done, len(list.Ops))
 	}
 	var call struct {
@@ -347,9 +347,9 @@ func TestShutdownIsBounded(t *testing.T) {
 func TestExec_KeyOfAWake(t *testing.T) {
 	g := open(t)
 	g.ok(200, request{method: "POST", path: "/exec", as: "ada", body: `{"op":"dm","params":{"to":"scout","text":"tell the other"}}`}, nil)
-	var key string
+	var key, thread string
 	if err := g.store.View(t.Context(), func(tx journal.Tx) error {
-		return tx.Query(`SELECT key FROM wake WHERE agent = 'scout'`, func(scan func(...any) error) error { return scan(&key) })
+		return tx.Query(`SELECT key, thread FROM wake WHERE agent = 'scout'`, func(scan func(...any) error) error { return scan(&key, &thread) })
 	}); err != nil || key == "" {
 		t.Fatalf("key %q, %v", key, err)
 	}
@@ -375,5 +375,31 @@ func TestExec_KeyOfAWake(t *testing.T) {
 	g.get("scout", "/v1/calls/"+string(done.Call), &call)
 	if done.State != ops.Succeeded || !strings.HasPrefix(call.Rule, "policy: ") {
 		t.Errorf("with the key: %+v, %+v", done, call)
+	}
+
+	// Whoever asks again after the wake has ended learns what came of the call, and nothing
+	// else runs.
+	once := `,"key":"` + key + `","id":"once"`
+	other := strings.Replace(body(once), "hello", "hello again", 1)
+	g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: other}, &done)
+	g.ok(201, request{method: "POST", path: "/v1/replies", as: "scout", body: fmt.Sprintf(`{"thread":%q,"message":"m1","text":"[RESULT {\"verdict\":\"done\"}]"}`, thread)}, nil)
+	var again CallDone
+	g.ok(200, request{method: "POST", path: "/exec", as: "scout", body: other}, &again)
+	if !again.Replayed || again.Call != done.Call {
+		t.Errorf("the same again: %+v, want %s replayed", again, done.Call)
+	}
+	for name, tc := range map[string]struct {
+		body string
+		want ops.Code
+	}{
+		"another body":              {body(once), ops.KeyReused},
+		"another id":                {strings.Replace(other, "once", "twice", 1), ops.WrongKey},
+		"another key":               {strings.Replace(other, key, "aaaa-bbbb-cccc", 1), ops.WrongKey},
+		"no id, the wake has ended": {body(`,"key":"` + key + `"`), ops.WrongKey},
+	} {
+		a := g.do(request{method: "POST", path: "/exec", as: "scout", body: tc.body})
+		if a.fault.Code != tc.want {
+			t.Errorf("%s: got %s, want %s", name, a, tc.want)
+		}
 	}
 }

@@ -209,6 +209,11 @@ func (t *Threads) Weigh(ctx context.Context, c ops.Call, key string) (ops.Call, 
 			return nil
 		}
 		b, fits := bonds{open: open}.under(key)
+		if fits != ops.KeyGood && c.Key != "" {
+			if b, fits, err = bondOf(tx, c, key); err != nil {
+				return err
+			}
+		}
 		if c.Evidence.Key = fits; fits != ops.KeyGood {
 			return nil
 		}
@@ -223,6 +228,17 @@ func (t *Threads) Weigh(ctx context.Context, c ops.Call, key string) (ops.Call, 
 		return err
 	})
 	return c, err
+}
+
+// bondOf returns the wake of an earlier call with the idempotency key of c, as it was then,
+// if key is the key of that wake. The door finds the call too and makes no other.
+func bondOf(tx journal.Tx, c ops.Call, key string) (bond, uint8, error) {
+	list, err := selectBonds(tx, `WHERE id = (SELECT wake FROM call WHERE by_id = $1 AND idem_key = $2) AND agent = $1`, string(c.By.ID), c.Key)
+	if err != nil || len(list) == 0 || subtle.ConstantTimeCompare([]byte(list[0].key), []byte(key)) != 1 {
+		return bond{}, ops.KeyWrong, err
+	}
+	list[0].open = true
+	return list[0], ops.KeyGood, nil
 }
 
 // maxOpenOfAgent bounds how many open wakes of one agent are looked at, the newest.
