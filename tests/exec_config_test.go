@@ -165,6 +165,7 @@ func TestOpWithoutPermission(t *testing.T) {
 permit (principal, action == Action::"reply", resource) when { context.own };
 permit (principal is Agent, action in [Action::"see", Action::"output"], resource) when { context.own };
 permit (principal, action == Action::"run", resource == Op::"test.up");
+permit (principal is Operator, action == Action::"run", resource == Op::"dm.send");
 `)
 	l.everywhere(l.scout, "test.down", `{}`, ops.NotPermitted)
 	if status, a := l.ask(l.token, http.MethodPost, "/exec", map[string]any{"op": "test.down"}); status != http.StatusForbidden || a.Code != ops.NotPermitted {

@@ -309,12 +309,18 @@ type entrance struct {
 	order func(op, params string) ops.Code
 }
 
-// entrances are all that there are for an agent with a token.
-func (l *lab) entrances(token string) []entrance {
+// entrances are all that there are for an agent with a token. Those in text carry the key
+// of a wake: of a new one each time if what is ordered is to run, since nobody else may
+// have said anything in its thread then.
+func (l *lab) entrances(token string, runs bool) []entrance {
+	agent := map[string]string{l.scout: "scout", l.clerk: "clerk"}[token]
 	inReply := func(form string) func(op, params string) ops.Code {
 		return func(op, params string) ops.Code {
-			text := strings.NewReplacer("OP", op, "PARAMS", params).Replace(form)
-			return l.inReply(token, text)
+			if l.key == "" || runs {
+				l.thread, l.key = l.wake(l.t, agent, "Do as you like.")
+			}
+			text := strings.NewReplacer("OP", op, "PARAMS", params, "KEY", l.key).Replace(form)
+			return l.inThread(token, l.thread, text)
 		}
 	}
 	return []entrance{
@@ -325,10 +331,10 @@ func (l *lab) entrances(token string) []entrance {
 			}
 			return a.Code
 		}},
-		{"a bracket directive", inReply("[TOOL OP PARAMS]")},
-		{"a tool fence", inReply("```tool\nOP PARAMS\n```")},
-		{"a call object in an exec fence", inReply("```exec\n{\"op\":\"OP\",\"params\":PARAMS}\n```")},
-		{"a curl command", inReply("$ curl -d '{\"op\":\"OP\",\"params\":PARAMS}' https://localhost/exec\n")},
+		{"a bracket directive", inReply("[TOOL#KEY OP PARAMS]")},
+		{"a tool fence", inReply("```tool\n[TOOL#KEY OP PARAMS]\n```")},
+		{"a call object in an exec fence", inReply("```exec\n{\"op\":\"OP\",\"params\":PARAMS,\"key\":\"KEY\"}\n```")},
+		{"a curl command", inReply("$ curl -d '{\"op\":\"OP\",\"params\":PARAMS,\"key\":\"KEY\"}' https://localhost/exec\n")},
 		{"box exec", func(op, params string) ops.Code {
 			out, errs, code := l.run(token, params, "exec", op, "-f", "-", "--json")
 			if code == 0 {
@@ -352,10 +358,23 @@ func (l *lab) entrances(token string) []entrance {
 var replies atomic.Int64
 
 // inReply hands in a reply with one order and returns the code that it ends in, or that
-// the reply is refused with.
+// the reply is refused with; parked if it waits for an approval.
 func (l *lab) inReply(token, text string) ops.Code {
 	l.t.Helper()
-	status, a := l.ask(token, http.MethodPost, "/v1/replies", map[string]string{"room": "lobby", "message": fmt.Sprint("case-", replies.Add(1)), "text": text})
+	return l.handIn(token, map[string]string{"room": "lobby", "text": text})
+}
+
+// inThread is inReply in a thread that there is.
+func (l *lab) inThread(token, thread, text string) ops.Code {
+	l.t.Helper()
+	return l.handIn(token, map[string]string{"thread": thread, "text": text})
+}
+
+func (l *lab) handIn(token string, reply map[string]string) ops.Code {
+	l.t.Helper()
+	text := reply["text"]
+	reply["message"] = fmt.Sprint("case-", replies.Add(1))
+	status, a := l.ask(token, http.MethodPost, "/v1/replies", reply)
 	if status != http.StatusOK {
 		return a.Code
 	}
@@ -368,15 +387,18 @@ func (l *lab) inReply(token, text string) ops.Code {
 		if status, call = l.ask(token, http.MethodGet, "/v1/calls/"+string(a.Calls[0].Call), nil); status != http.StatusOK {
 			l.t.Fatalf("call of %.200q: status %d", text, status)
 		}
-		return call.State.Settled()
+		return call.State.Settled() || call.State == ops.Parked
 	})
+	if call.State == ops.Parked {
+		return parked
+	}
 	return call.Fault.Code
 }
 
 // everywhere orders op at each entrance and checks the code that it ends in there.
 func (l *lab) everywhere(token, op, params string, want ops.Code) {
 	l.t.Helper()
-	for _, e := range l.entrances(token) {
+	for _, e := range l.entrances(token, want == "" || want == ops.NotFound) {
 		if got := e.order(op, params); got != want {
 			l.t.Errorf("%s %.120s by %s: got %q, want %q", op, params, e.name, got, want)
 		}
