@@ -37,6 +37,11 @@ type AgentRevoked struct {
 	RevokedAt string         `json:"revoked_at" format:"date-time"`
 }
 
+// Enrolment is the body of POST /v1/agents/{id}/enrol and its answer.
+type Enrolment struct {
+	Agents []ops.IdentityID `json:"agents" nullable:"false" minItems:"1" maxItems:"256" doc:"Agents that the bridge hands in replies for, beside those before."`
+}
+
 func (s *Server) agentRoutes() {
 	type addInput struct{ Body NewAgent }
 	type added struct{ Body AgentAdded }
@@ -53,6 +58,24 @@ func (s *Server) agentRoutes() {
 			return nil, s.problem(ctx, err)
 		}
 		return &added{AgentAdded{ID: in.Body.ID, Role: in.Body.Role, Token: token}}, nil
+	})
+
+	type enrolInput struct {
+		ID   string `path:"id" maxLength:"64"`
+		Body Enrolment
+	}
+	type enrolled struct{ Body Enrolment }
+	huma.Register(s.api, huma.Operation{
+		OperationID: "agents.enrol", Method: http.MethodPost, Path: "/v1/agents/{id}/enrol", Summary: "Have a bridge hand in the replies of further agents",
+		Description: "For operators.", Security: withToken, MaxBodyBytes: s.limits.Body + 1, BodyReadTimeout: -1,
+	}, func(ctx context.Context, in *enrolInput) (*enrolled, error) {
+		if err := s.manages(ctx); err != nil {
+			return nil, err
+		}
+		if err := s.identities.Enrol(ctx, ops.IdentityID(in.ID), in.Body.Agents...); err != nil {
+			return nil, s.problem(ctx, err)
+		}
+		return &enrolled{in.Body}, nil
 	})
 
 	type revoked struct{ Body AgentRevoked }

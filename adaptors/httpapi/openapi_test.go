@@ -203,6 +203,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		{"/v1/agents/{id}", "/v1/agents/mx", ""},
 		{"/v1/agents", "", `{"id":"new","role":"bridge","agents":["scout"]}`},
 		{"/v1/agents", "", `{"id":"new","role":"agent"}`},
+		{"/v1/agents/{id}/enrol", "/v1/agents/mx/enrol", `{"agents":["other"]}`},
+		{"/v1/agents/{id}/enrol", "/v1/agents/other/enrol", `{"agents":["scout"]}`},
 		{"/v1/agents/{id}/rotate", "/v1/agents/new/rotate", "{}"},
 		{"/v1/agents/{id}/rotate", "/v1/agents/none/rotate", "{}"},
 		{"/v1/policy", "", ""},

@@ -48,6 +48,7 @@ type Reads interface {
 type Identities interface {
 	Authenticate(ctx context.Context, token string) (ops.Identity, error)
 	Add(ctx context.Context, id ops.Identity, agents ...ops.IdentityID) (token string, err error)
+	Enrol(ctx context.Context, bridge ops.IdentityID, agents ...ops.IdentityID) error
 	Revoke(ctx context.Context, id ops.IdentityID) (at time.Time, err error)
 	Rotate(ctx context.Context, id ops.IdentityID) (token string, err error)
 }

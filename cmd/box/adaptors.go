@@ -234,7 +234,7 @@ func unknownIdentities(tx journal.Tx, config webhook.Config) (string, error) {
 			return "", err
 		}
 		if !enrolled {
-			return fmt.Sprintf("the bridge %s is not enrolled for the agent %s, which is said when a bridge is made: give the file another name, and make a bridge of that name with every agent, as in: %s", bridge, id, add), nil
+			return fmt.Sprintf("the bridge %s is not enrolled for the agent %s: box agents enrol %s --agent %s%s", bridge, id, bridge, id, reload), nil
 		}
 	}
 	return "", nil

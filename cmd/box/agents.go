@@ -70,11 +70,12 @@ Tokens are shown by their first characters only; the gateway itself keeps no mor
 than a hash.`
 	cmd := &cobra.Command{
 		Use:   "agents",
-		Short: "List identities; add, rotate or revoke one",
+		Short: "List identities; add, enrol, rotate or revoke one",
 		Long:  long,
 		Example: `  box agents
   box agents add ada
   box agents add relay --role bridge --agent ada --agent bob
+  box agents enrol relay --agent eve
   box agents rotate ada > ada.token
   box agents revoke ada`,
 		Args: a.subcommandOnly,
@@ -85,7 +86,7 @@ than a hash.`
 		Use: "list", Short: "List identities", Long: long, Example: "  box agents list --role bridge", Args: exactly(), RunE: list,
 	}
 	listCmd.Flags().StringVar(&role, "role", "", "only this role: agent, operator, bridge, worker or verifier")
-	cmd.AddCommand(a.speaks(listCmd), a.agentsShowCommand(), a.agentsAddCommand(), a.agentsRotateCommand(), a.agentsRevokeCommand())
+	cmd.AddCommand(a.speaks(listCmd), a.agentsShowCommand(), a.agentsAddCommand(), a.agentsEnrolCommand(), a.agentsRotateCommand(), a.agentsRevokeCommand())
 	return a.speaks(cmd)
 }
 
@@ -152,6 +153,36 @@ nothing.`,
 		}),
 	}
 	cmd.Flags().StringVar(&role, "role", "agent", "agent, operator, bridge, worker or verifier")
+	cmd.Flags().StringArrayVar(&agents, "agent", nil, "an agent that the bridge hands in replies for (may be repeated)")
+	return a.speaks(cmd)
+}
+
+func (a *app) agentsEnrolCommand() *cobra.Command {
+	var agents []string
+	cmd := &cobra.Command{
+		Use:               "enrol BRIDGE",
+		Short:             "Have a bridge hand in the replies of further agents",
+		Long:              `Have a bridge hand in the replies of further agents, beside those that it has.`,
+		Example:           "  box agents enrol relay --agent eve",
+		Args:              exactly("the bridge"),
+		ValidArgsFunction: a.completeIDs(routeAgents, "agents", "id", "role"),
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
+			if len(agents) == 0 {
+				return usagef("which agents: give --agent")
+			}
+			var got struct {
+				Agents []string `json:"agents"`
+			}
+			raw, err := c.get(ctx, request{route: routeEnrol, names: args, body: map[string]any{"agents": agents}}, &got)
+			if err != nil {
+				return err
+			}
+			if a.json || a.jsonl {
+				return a.document(raw)
+			}
+			return a.printf("%s\n", clean(fmt.Sprintf("%s hands in the replies of %s", args[0], strings.Join(got.Agents, ", "))))
+		}),
+	}
 	cmd.Flags().StringArrayVar(&agents, "agent", nil, "an agent that the bridge hands in replies for (may be repeated)")
 	return a.speaks(cmd)
 }

@@ -35,6 +35,7 @@ var (
 	routeVerify     = route{http.MethodPost, "/v1/audit/verify"}
 	routeExport     = route{http.MethodGet, "/v1/audit/export"}
 
+	routeEnrol    = route{http.MethodPost, "/v1/agents/{id}/enrol"}
 	routeAdaptors = route{http.MethodGet, "/v1/adaptors"}
 
 	routeStop    = route{http.MethodPost, "/v1/stop"}
@@ -65,6 +66,6 @@ var routes = []route{
 	routeStop, routeStart, routePreview,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
 	routeOutbox, routeRetry,
-	routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
+	routeEnrol, routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
 	routeTimers, routeTimer, routePauseTimer, routeResumeTimer, routeRunTimer, routeWakes, routeWake,
 }

@@ -40,7 +40,8 @@ On SIGTERM or SIGINT nothing new begins, what runs has the grace to finish and i
 stopped then, and each outcome is written; a second signal ends the process at once.
 A side-effecting call that is cut off so is shown as outcome_unknown after the next
 start and never run again by itself. On SIGHUP the op files, the policy and the secrets
-of adaptors are read again; if one does not load, what is in force stays and the log says why.
+of adaptors are read again; if one does not load, what is in force stays and the log
+says why.
 
 The log goes to standard error: for people on a terminal, as JSON lines otherwise. It
 never holds replies, parameters or tokens.
