@@ -62,6 +62,7 @@ type bridge struct {
 	server *http.Server // nil while the connection is cut
 	ended  chan struct{}
 	faults []fault
+	met    map[string]int // how often requests have met each kind of fault
 	log    []seen
 	mood   mood
 	held   []message // events that are to be sent in another order
@@ -82,7 +83,7 @@ func open(c config) (*bridge, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bridge{config: c, store: s, client: &http.Client{Timeout: 15 * time.Second}}
+	b := &bridge{config: c, store: s, met: make(map[string]int), client: &http.Client{Timeout: 15 * time.Second}}
 	if c.ca != "" {
 		pem, err := os.ReadFile(c.ca)
 		if err != nil {
@@ -274,6 +275,7 @@ func (b *bridge) fault(of, room string) fault {
 		} else if f.Times > 1 {
 			b.faults[i].Times--
 		}
+		b.met[f.Kind]++
 		return f
 	}
 	return fault{}

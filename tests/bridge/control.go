@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -92,6 +93,11 @@ func (b *bridge) control() http.Handler {
 		return b.store.in(room), nil
 	})
 	handle("await", b.await)
+	handle("met", func(context.Context, *json.Decoder) (any, error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return maps.Clone(b.met), nil
+	})
 	handle("seen", func(context.Context, *json.Decoder) (any, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
