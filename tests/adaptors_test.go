@@ -240,11 +240,71 @@ func TestAdaptorsPage(t *testing.T) {
 	same(t, "the members of webhook.Config", webhook.Members(), "docs/adaptors.md", documented)
 	var fields []string
 	for _, row := range table(t, section(t, page, "### Payloads")) {
-		for _, name := range strings.Split(strings.ReplaceAll(row[0], "`", ""), ", ") {
-			fields = append(fields, name)
-		}
+		fields = append(fields, strings.Split(strings.ReplaceAll(row[0], "`", ""), ", ")...)
 	}
 	same(t, "the fields of a payload", webhook.PayloadFields(), "docs/adaptors.md", fields)
+}
+
+// sendEvent sends a payload, signed with a secret, to the adaptor chat.
+func sendEvent(t *testing.T, g *gateway, secret string, payload map[string]any) *http.Response {
+	t.Helper()
+	s, err := webhook.NewSecret([]byte(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequest(http.MethodPost, g.url+"/v1/adaptors/chat/events", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	s.Sign(r.Header, "e-1", time.Now(), body)
+	resp, err := g.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// A secret is rotated while the gateway runs, and no event is refused on the way.
+func TestRotatedSecret(t *testing.T) {
+	const next = "the secret that comes after it"
+	state := filepath.Join(t.TempDir(), "state")
+	g := chatGateway(t, state, "http://"+freePort(t), nil)
+	file := filepath.Join(state, "adaptors", "chat.json")
+	config, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state, "credentials", "next"), []byte(next), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		secrets        string
+		old, following int
+	}{
+		{`["file:chat"]`, 200, 401},
+		{`["file:chat","file:next"]`, 200, 200},
+		{`["file:next","file:chat"]`, 200, 200},
+		{`["file:next"]`, 401, 200},
+	} {
+		if err := os.WriteFile(file, bytes.Replace(config, []byte(`["file:chat"]`), []byte(step.secrets), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.do(http.MethodPost, "/v1/ops/reload", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		for secret, want := range map[string]int{chatSecret: step.old, next: step.following} {
+			resp := sendEvent(t, g, secret, map[string]any{"room": "C1", "message": "m-1", "user": "U2", "text": "hi"})
+			resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("with %s, signed with %q: %d, want %d", step.secrets, secret, resp.StatusCode, want)
+			}
+		}
+	}
 }
 
 // An event of a chat is one more entrance: what is in it is decided as what an agent hands
@@ -253,10 +313,6 @@ func TestEventsAreDecidedAsReplies(t *testing.T) {
 	g := chatGateway(t, filepath.Join(t.TempDir(), "state"), "http://"+freePort(t), nil)
 	var made struct{ Token string }
 	if err := g.do(http.MethodPost, "/v1/agents/ada/rotate", nil, &made); err != nil {
-		t.Fatal(err)
-	}
-	secret, err := webhook.NewSecret([]byte(chatSecret))
-	if err != nil {
 		t.Fatal(err)
 	}
 	type decided struct {
@@ -285,25 +341,12 @@ func TestEventsAreDecidedAsReplies(t *testing.T) {
 		if err := g.as(made.Token, http.MethodPost, "/v1/replies", map[string]any{"room": "lobby", "message": id, "text": text}, &reply); err != nil {
 			t.Fatal(err)
 		}
-		body, err := json.Marshal(map[string]any{"room": "C1", "message": id, "user": "U2", "text": text, "written_at": time.Now()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := http.NewRequest(http.MethodPost, g.url+"/v1/adaptors/chat/events", bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		secret.Sign(r.Header, id, time.Now(), body)
-		resp, err := g.client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := sendEvent(t, g, chatSecret, map[string]any{"room": "C1", "message": id, "user": "U2", "text": text, "written_at": time.Now()})
 		var heard struct {
 			Status string
 			Reply  ack
 		}
-		err = json.NewDecoder(resp.Body).Decode(&heard)
+		err := json.NewDecoder(resp.Body).Decode(&heard)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != http.StatusOK || heard.Status != "taken" {
 			t.Fatalf("%s: %d %+v, %v", text, resp.StatusCode, heard, err)
