@@ -120,7 +120,8 @@ ops:
 				t.Errorf("box exec %s: exit code %d, %q", op, code, out+errs)
 			}
 		}
-		_, reply := l.reply("say "+op, "[TOOL "+op+" "+params+"]")
+		l.thread, l.key = l.wake(t, "scout", "Use the secret.")
+		_, reply := l.reply("say "+op, "[TOOL#KEY "+op+" "+params+"]")
 		if len(reply.Calls) != 1 {
 			t.Fatalf("%s: %+v", op, reply)
 		}
