@@ -683,7 +683,7 @@ func TestRetry(t *testing.T) {
 		switch {
 		case n == 1:
 			return false, failure(Closed, 0)
-		case p.Text == "unsure" && n < 4:
+		case p.Text == "unsure" && n == 2:
 			return true, failure(Unsure, 0)
 		}
 		return true, nil

@@ -16,6 +16,11 @@
 // n CODE are words to the gateway. Anybody's mention of an agent wakes it. Edits, history,
 // programs that are nobody and the gateway's own posts lead to nothing.
 //
+// A post into a chat is claimed in the journal, made, and marked as made, in order within
+// its thread. After a post of which nobody knows whether it stands there, the thread is
+// read back for its mark before it is made again; what waiting cannot mend is set aside, in
+// sight of operators (decision 0012).
+//
 // # The built-in rooms
 //
 // A room is a name under which threads are kept in the journal; it exists from its
