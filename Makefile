@@ -3,6 +3,7 @@
 GO       ?= go
 FUZZTIME ?= 20s
 KILLS    ?= 200
+DAY      ?= 900
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test race check lint fuzz bench benchmarks soak tidy clean
@@ -50,8 +51,9 @@ bench: ## the bars of the design, one line each (bar NAME FIGURE TARGET ok|short
 benchmarks: ## every benchmark by itself
 	$(GO) test -run '^$$' -bench . ./...
 
-soak: ## the long proofs: KILLS kills of a gateway, 100,000 hostile results, each rule taken away, fuzzing
+soak: ## the long proofs: KILLS kills of a gateway, a day of chat in DAY rounds, 100,000 hostile results, each rule taken away, fuzzing
 	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run '^TestKill$$' ./tests
+	INBAND_DAY=$(DAY) $(GO) test -count 1 -v -timeout 60m -run '^TestDay$$' ./tests
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/sqlite -kills $(KILLS)
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/notary -kills $(KILLS)
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/artifacts -kills $(KILLS)
