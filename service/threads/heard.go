@@ -328,7 +328,28 @@ func (h *heard) claim(tx journal.Tx, answer Heard, post string) error {
 	if err == nil && n == 0 {
 		return errReceived
 	}
-	return err
+	if err != nil || h.hash == "" {
+		return err // an edit of a message that may still come
+	}
+	return event(tx, answer.Thread, "message.heard", struct {
+		Adaptor   string `json:"adaptor"`
+		Workspace string `json:"workspace,omitempty"`
+		Room      string `json:"room"`
+		Message   string `json:"message"`
+		User      string `json:"user,omitempty"`
+		Name      string `json:"name,omitempty"`
+		Status    string `json:"status"`
+		Reason    string `json:"reason,omitempty"`
+		CatchUp   bool   `json:"catch_up,omitempty"`
+	}{h.Adaptor, h.Workspace, h.Room, h.Message, h.User, clipped(h.Name), answer.Status, answer.Reason, h.CatchUp})
+}
+
+// clipped is the beginning of a name that may be of any length.
+func clipped(name string) string {
+	if len(name) <= maxPlatformID {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxPlatformID], "") + "…"
 }
 
 // remembered takes a message that is not read: only that it was there, and what it has

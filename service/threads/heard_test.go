@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"inband/ops"
 	"inband/service"
@@ -343,6 +345,54 @@ func TestReceive_WhoIsRead(t *testing.T) {
 			if author != c.author {
 				t.Errorf("%s: kept as %q, want %q", c.name, author, c.author)
 			}
+		}
+	})
+}
+
+// Each message of a chat is on record with the platform's id of who wrote it, the name
+// that it showed and whether it was fetched after an outage; once, however often it comes
+// (tb-023, tb-057).
+func TestReceive_IsOnRecord(t *testing.T) {
+	onSquare(t, func(t *testing.T, s *square) {
+		agent := s.said("U1", "[TOOL t.read {}]")
+		agent.Name, agent.CatchUp = "Scout", true
+		copied := s.said("U9", "[TOOL t.read {}]")
+		copied.Name = "Sсout" // with a Cyrillic letter
+		long := s.said("U9", "hello")
+		long.Name = strings.Repeat("é\u202e", 1000)
+		program := s.said("U8", "[TOOL t.read {}]")
+		program.Bot = true
+		thread := ""
+		for _, in := range []Inbound{agent, copied, long, program, agent, copied} {
+			thread = s.receive(in).Thread
+		}
+		type heard struct {
+			Message, User, Name, Status, Reason string
+			CatchUp                             bool `json:"catch_up"`
+		}
+		var got []heard
+		if err := s.store.Stream(t.Context(), "thread/"+thread, 0, func(e journal.Event) error {
+			if e.Kind != "message.heard" {
+				return nil
+			}
+			var h heard
+			err := json.Unmarshal(e.Body, &h)
+			got = append(got, h)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want := []heard{
+			{agent.Message, "U1", "Scout", Taken, "", true},
+			{copied.Message, "U9", "Sсout", Taken, "", false},
+			{long.Message, "U9", clipped(long.Name), Taken, "", false},
+			{program.Message, "U8", "", Ignored, "automated", false},
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("on record:\n%+v\nwant\n%+v", got, want)
+		}
+		if n := len(clipped(long.Name)); n > 300 || !utf8.ValidString(clipped(long.Name)) {
+			t.Errorf("a name of %d bytes is kept as %d", len(long.Name), n)
 		}
 	})
 }
