@@ -209,8 +209,9 @@ func ReadFile(name string, data []byte) (File, error) {
 
 // fileReader turns the checked tree of one file into ops.
 type fileReader struct {
-	file string
-	errs FileErrors
+	file    string
+	errs    FileErrors
+	hostile []hostile // once a parameter is tried
 }
 
 func (r *fileReader) bad(line int, format string, args ...any) {
@@ -875,32 +876,37 @@ func (r *fileReader) int(n *node, what string) int64 {
 	return i
 }
 
-// hostile are values that no parameter of a command op may accept, each with what is
-// wrong with it.
-var hostile = []struct{ value, what string }{
-	{"\x00", "NUL"},
-	{"a\x00b", "NUL"},
-	{"\x1b[2J", "a control character"},
-	{"a\u0085b", "a control character"},
-	{"a\xffb", "invalid UTF-8"},
-	{strings.Repeat("a", 1<<20), "1 MiB"},
-	{strings.Repeat("0", 1<<20), "1 MiB"},
-	{"-x", "a leading dash"},
-	{"--", "a leading dash"},
-	{"a\nb", "a line break"},
-	{"a\n", "a line break"},
-	{"..", "a way up (..)"},
-	{"../", "a way up (..)"},
-	{"../x", "a way up (..)"},
-	{"../..", "a way up (..)"},
-	{"../0", "a way up (..)"},
-	{"/../", "a way up (..)"},
-	{"a/../b", "a way up (..)"},
-	{"0/../0", "a way up (..)"},
-	{"../../etc/passwd", "a way up (..)"},
+// hostileValues are values that no parameter of a command op may accept, each with what is
+// wrong with it. They are made for each file, so that no gateway keeps them.
+func hostileValues() []hostile {
+	return []hostile{
+		{"\x00", "NUL"},
+		{"a\x00b", "NUL"},
+		{"\x1b[2J", "a control character"},
+		{"a\u0085b", "a control character"},
+		{"a\xffb", "invalid UTF-8"},
+		{strings.Repeat("a", 1<<20), "1 MiB"},
+		{strings.Repeat("0", 1<<20), "1 MiB"},
+		{"-x", "a leading dash"},
+		{"--", "a leading dash"},
+		{"a\nb", "a line break"},
+		{"a\n", "a line break"},
+		{"..", "a way up (..)"},
+		{"../", "a way up (..)"},
+		{"../x", "a way up (..)"},
+		{"../..", "a way up (..)"},
+		{"../0", "a way up (..)"},
+		{"/../", "a way up (..)"},
+		{"a/../b", "a way up (..)"},
+		{"0/../0", "a way up (..)"},
+		{"../../etc/passwd", "a way up (..)"},
+	}
 }
 
-// hostileText is how many of hostile, from the first, a Text may not hold either.
+// hostile is a value and what is wrong with it.
+type hostile struct{ value, what string }
+
+// hostileText is how many of hostileValues, from the first, a Text may not hold either.
 const hostileText = 7
 
 // prove runs the examples of op and tries its parameters with hostile values.
@@ -918,9 +924,12 @@ func (r *fileReader) prove(e entry, op *Op) {
 	}
 	for i := range op.Params {
 		p := op.Params[i]
-		tried := hostile
+		if r.hostile == nil {
+			r.hostile = hostileValues()
+		}
+		tried := r.hostile
 		if p.Type == Text {
-			tried = hostile[:hostileText]
+			tried = tried[:hostileText]
 		}
 		for _, h := range tried {
 			if p.Type == Enum && slices.Contains(p.Values, h.value) {
