@@ -246,7 +246,7 @@ const maxOpenOfAgent = 1024
 
 // openBonds reads the wakes of agent whose keys are good, the newest first.
 func openBonds(tx journal.Tx, agent ops.IdentityID) (open []bond, err error) {
-	list, err := selectBonds(tx, `WHERE agent = $1 AND state = 'open' ORDER BY id DESC LIMIT $2`, string(agent), int64(maxOpenOfAgent))
+	list, err := selectBonds(tx, `WHERE agent = $1 AND state <> 'ended' AND state = 'open' ORDER BY id DESC LIMIT $2`, string(agent), int64(maxOpenOfAgent))
 	for _, b := range list {
 		if b.open {
 			open = append(open, b)
