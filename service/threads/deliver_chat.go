@@ -450,7 +450,7 @@ func markDelivered(tx journal.Tx, d delivery, address string, p Posted) error {
 // before that was known, so that a thread was opened for it: from now on it is this one
 // that is found.
 func root(tx journal.Tx, d delivery, address string) error {
-	if _, err := tx.Exec(`UPDATE thread SET rooted = 2 WHERE adaptor = $1 AND address = $2 AND rooted = 1 AND id <> $3`,
+	if _, err := tx.Exec(`UPDATE thread SET rooted = 2 WHERE adaptor = $1 AND address = $2 AND adaptor <> 'rooms' AND rooted = 1 AND id <> $3`,
 		d.adaptor, address, d.thread); err != nil {
 		return err
 	}

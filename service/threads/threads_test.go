@@ -46,6 +46,12 @@ type house struct {
 
 func openHouse(t testing.TB, path string, bound ...ops.Bound) *house {
 	t.Helper()
+	return openHouseOver(t, path, func(s journal.Store) journal.Store { return s }, bound...)
+}
+
+// openHouseOver has door and threads see the store as over makes it.
+func openHouseOver(t testing.TB, path string, over func(journal.Store) journal.Store, bound ...ops.Bound) *house {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Schemas: []journal.Schema{access.Schema(), service.Schema(), Schema()}})
 	if err != nil {
@@ -58,10 +64,10 @@ func openHouse(t testing.TB, path string, bound ...ops.Bound) *house {
 		t.Fatal(err)
 	}
 	live := ops.NewLive(empty)
-	if h.door, err = service.New(service.Config{Store: store, Registry: live, Policy: policy, Log: log}); err != nil {
+	if h.door, err = service.New(service.Config{Store: over(store), Registry: live, Policy: policy, Log: log}); err != nil {
 		t.Fatal(err)
 	}
-	if h.threads, err = New(Config{Store: store, Door: h.door, Registry: live, Log: log}); err != nil {
+	if h.threads, err = New(Config{Store: over(store), Door: h.door, Registry: live, Log: log}); err != nil {
 		t.Fatal(err)
 	}
 	registry, err := ops.New(append(bound, h.threads.DMSend())...)

@@ -216,7 +216,7 @@ func begin(tx journal.Tx, c Chat, target string, who ops.IdentityID) (thread str
 	if err != nil {
 		return "", err
 	}
-	if err := tx.Query(`SELECT id FROM thread WHERE adaptor = $1 AND address = $2 AND (rooted = 1 OR
+	if err := tx.Query(`SELECT id FROM thread WHERE adaptor = $1 AND address = $2 AND adaptor <> 'rooms' AND (rooted = 1 OR
 			rooted = 0 AND id IN (SELECT thread FROM participant WHERE identity = $3)) ORDER BY rooted DESC, id LIMIT 1`,
 		func(scan func(...any) error) error { return scan(&thread) }, c.Name(), address, string(who)); err != nil || thread != "" {
 		return thread, err

@@ -5,7 +5,7 @@ ALTER TABLE call ADD COLUMN rule TEXT NOT NULL DEFAULT '';
 ALTER TABLE call ADD COLUMN wake TEXT;
 
 -- An identical order under one key is answered with the stored outcome (rule R5).
-CREATE INDEX call_wake ON call (wake, body_hash) WHERE wake IS NOT NULL;
+CREATE INDEX call_wake ON call (wake, body_hash, id) WHERE wake IS NOT NULL;
 
 -- What is stopped: a thread's id, or * for all agents (rule R8).
 CREATE TABLE hold (

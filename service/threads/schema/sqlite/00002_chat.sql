@@ -8,6 +8,7 @@ ALTER TABLE thread ADD COLUMN address TEXT NOT NULL DEFAULT '';
 -- another thread is the one that is found there.
 ALTER TABLE thread ADD COLUMN rooted BIGINT NOT NULL DEFAULT 1;
 CREATE UNIQUE INDEX thread_address ON thread (adaptor, address) WHERE adaptor <> 'rooms' AND rooted = 1;
+CREATE INDEX thread_place ON thread (adaptor, address) WHERE adaptor <> 'rooms';
 
 -- SQLite changes no CHECK, so tables with a new kind are made anew.
 CREATE TABLE post_2 (
@@ -116,6 +117,8 @@ CREATE INDEX wake_thread ON wake (thread, agent, id);
 CREATE INDEX wake_agent ON wake (agent, id);
 CREATE INDEX wake_root ON wake (root);
 CREATE INDEX wake_open ON wake (agent, thread, id) WHERE state = 'open';
+CREATE INDEX wake_live ON wake (thread) WHERE state <> 'ended';
+CREATE INDEX wake_agent_live ON wake (agent, id) WHERE state <> 'ended';
 CREATE INDEX wake_held ON wake (id) WHERE state = 'held';
 CREATE INDEX wake_due ON wake (deadline_at) WHERE state = 'open';
 CREATE INDEX wake_source ON wake (source);
