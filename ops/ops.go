@@ -92,6 +92,9 @@ type Origin struct {
 	// Wake is the errand under which an agent ordered this, if any: the one whose key it
 	// carries, or the last one of that agent in that thread.
 	Wake string `json:"wake,omitempty"`
+	// Thread is where that wake was raised, for a call that answers in no thread: what
+	// stops the thread stops it too.
+	Thread string `json:"thread,omitempty"`
 	// Declared are the ops that the wake was raised for.
 	Declared []OpName `json:"declared,omitempty"`
 	// Grant is what that wake, or an approved plan, may do unasked.

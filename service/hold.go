@@ -27,7 +27,7 @@ type Hold struct {
 var threadID = regexp.MustCompile(`^t-[0-9a-z]{26}$`)
 
 // Hold stops, in tx, what scope names: a thread, by its id, whose calls are those that
-// answer in it, or Everything. Calls of agents that have not begun do not begin any more,
+// answer in it or are of a wake that was raised there, or Everything. Calls of agents that have not begun do not begin any more,
 // from the commit on; they stay in line, over a restart too, until somebody cancels or
 // Release releases them. What runs goes on. Calls of operators are never held.
 //
@@ -116,7 +116,7 @@ func (d *Door) Holds(ctx context.Context) (list []Hold, err error) {
 
 // holdable is the thread whose hold would be over call, and whether any hold can be.
 func holdable(call ops.Call) (thread string, ok bool) {
-	if call.From.Answer != nil {
+	if thread = call.From.Thread; call.From.Answer != nil {
 		thread = call.From.Answer.Opaque
 	}
 	return thread, call.By.Role != ops.Operator

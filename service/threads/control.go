@@ -39,8 +39,9 @@ const (
 
 // control carries out text if it is an operator's word to the gateway about thread: STOP,
 // START, or a decision about a call that waits there. It is not handled when it is none,
-// or when by is no operator: then it is a message like any other.
-func (t *Threads) control(tx journal.Tx, by ops.Identity, thread, text string) (handled bool, err error) {
+// or when by is no operator: then it is a message like any other. written is when it was
+// written, zero if that is now or nobody knows.
+func (t *Threads) control(tx journal.Tx, by ops.Identity, thread, text string, written time.Time) (handled bool, err error) {
 	if by.Role != ops.Operator {
 		return false, nil
 	}
@@ -49,7 +50,10 @@ func (t *Threads) control(tx journal.Tx, by ops.Identity, thread, text string) (
 		if !t.door.Policy().Decide(access.Request{By: by, Action: access.Manage}).Allowed {
 			return false, nil
 		}
-		return true, t.stopOrStart(tx, by, thread, text == stopWord)
+		if text == stopWord {
+			return true, t.stopped(tx, by, thread)
+		}
+		return true, t.started(tx, by, thread, written)
 	}
 	m := decisionWords.FindStringSubmatch(text)
 	approve := m != nil && strings.EqualFold(m[1], "y")
@@ -59,12 +63,25 @@ func (t *Threads) control(tx journal.Tx, by ops.Identity, thread, text string) (
 	return true, t.decided(tx, by, thread, approve, strings.ToLower(m[2]), strings.TrimSpace(m[3]))
 }
 
-func (t *Threads) stopOrStart(tx journal.Tx, by ops.Identity, thread string, stop bool) error {
-	if stop {
-		if err := t.door.Hold(tx, by, thread); err != nil {
+func (t *Threads) stopped(tx journal.Tx, by ops.Identity, thread string) error {
+	if err := t.door.Hold(tx, by, thread); err != nil {
+		return err
+	}
+	return t.note(tx, thread, "stop", "%s has stopped this thread: nothing is begun in it, and nobody is woken, until an operator writes START.", string(by.ID))
+}
+
+// started starts thread again, unless it was stopped after by wrote: messages may arrive
+// out of order, and the last word counts.
+func (t *Threads) started(tx journal.Tx, by ops.Identity, thread string, written time.Time) error {
+	if !written.IsZero() {
+		var since int64
+		if err := tx.Query(`SELECT set_at FROM hold WHERE scope = $1`, func(scan func(...any) error) error { return scan(&since) }, thread); err != nil {
 			return err
 		}
-		return t.note(tx, thread, "stop", "%s has stopped this thread: nothing is begun in it, and nobody is woken, until an operator writes START.", string(by.ID))
+		if stop := time.UnixMilli(since); written.Before(stop.Truncate(time.Second)) { // many platforms count seconds
+			return t.note(tx, thread, "start", "The START of %s was written at %s, before this thread was stopped at %s, and starts nothing. If it is meant, write it again.",
+				string(by.ID), ops.Stamp(written), ops.Stamp(stop))
+		}
 	}
 	if err := t.door.Release(tx, by, thread); err != nil {
 		return err

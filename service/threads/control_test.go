@@ -372,7 +372,7 @@ func TestControl_InRooms(t *testing.T) {
 	say := func(by ops.Identity, text string) (handled bool) {
 		t.Helper()
 		if err := h.store.Update(t.Context(), func(tx journal.Tx) (err error) {
-			handled, err = h.threads.control(tx, by, ack.Thread, text)
+			handled, err = h.threads.control(tx, by, ack.Thread, text, time.Time{})
 			return err
 		}); err != nil {
 			t.Fatal(err)

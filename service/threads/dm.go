@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"inband/envelope"
 	"inband/ops"
@@ -66,7 +67,7 @@ func (d dm) ExecuteTx(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 		if s.Room, err = mayContinue(tx, t.door.Policy(), c.By, p.Thread, to); err != nil {
 			return ops.Outcome{}, err
 		}
-		if s.Control, err = t.control(tx, c.By, p.Thread, p.Text); err != nil {
+		if s.Control, err = t.control(tx, c.By, p.Thread, p.Text, time.Time{}); err != nil {
 			return ops.Outcome{}, err
 		}
 		if s.Control {

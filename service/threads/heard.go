@@ -67,7 +67,7 @@ func (t *Threads) Receive(ctx context.Context, in Inbound) (Heard, error) {
 	case in.Self:
 		return t.ignored(ownMessage), nil
 	case in.Kind == System:
-		return t.ignored(systemMessage), nil
+		return t.overheard(ctx, in)
 	}
 	for range maxLooks {
 		seen, err := t.lookUp(ctx, in)
@@ -119,13 +119,45 @@ func (t *Threads) ignored(reason string) Heard {
 	return Heard{Status: Ignored, Reason: reason}
 }
 
+// overheard takes what a platform itself says. It is not read; but a topic or a notice may
+// hold anybody's words, which those in its thread are shown.
+func (t *Threads) overheard(ctx context.Context, in Inbound) (Heard, error) {
+	m := material{}
+	switch {
+	case len(in.Text) > MaxText:
+		m = material{overflow: true, whole: true}
+	case strings.TrimSpace(in.Text) == "":
+		return t.ignored(systemMessage), nil
+	default:
+		m = t.materialOf(in.Text)
+	}
+	var thread string
+	find := func(tx journal.Tx) (err error) {
+		thread, err = findThread(tx, in.Adaptor, in.Address)
+		return err
+	}
+	err := t.store.View(ctx, find)
+	if err == nil && thread != "" {
+		err = t.store.Update(ctx, func(tx journal.Tx) error {
+			if err := find(tx); err != nil || thread == "" {
+				return err
+			}
+			return keepMaterial(tx, thread, "", m)
+		})
+	}
+	if err != nil {
+		return Heard{}, err
+	}
+	return t.ignored(systemMessage), nil
+}
+
 // heard is a message on its way in, with what could be found out before any transaction.
 type heard struct {
 	Inbound
 	who      ops.Identity // zero for a stranger
 	bridge   ops.Identity // the adaptor, as who hands the message in
 	reply    bool         // an agent wrote it that is enrolled with the adaptor
-	fresh    bool
+	fresh    bool         // it was written within LateAfter of now
 	hash     string
 	material material
 	mentions []ops.IdentityID // agents, each once
@@ -144,7 +176,7 @@ func (t *Threads) arrive(ctx context.Context, chat Chat, in Inbound) (*heard, er
 	id, known := chat.Who(in.User)
 	err := t.store.View(ctx, func(tx journal.Tx) error {
 		h.who, h.reply, h.mentions, h.unheard = ops.Identity{}, false, nil, 0
-		h.fresh = !in.WrittenAt.IsZero() && tx.Now().Sub(in.WrittenAt) <= LateAfter
+		h.fresh = !in.WrittenAt.IsZero() && tx.Now().Sub(in.WrittenAt).Abs() <= LateAfter
 		if known && in.User != "" {
 			who, live, err := access.Live(tx, id)
 			if err != nil {
@@ -164,6 +196,9 @@ func (t *Threads) arrive(ctx context.Context, chat Chat, in Inbound) (*heard, er
 			h.reply = err == nil
 			return nil // an agent's mention wakes nobody: dm.send does
 		case ops.Operator:
+			if in.Bot { // a program that has an operator's account
+				h.who = ops.Identity{}
+			}
 		default:
 			h.who = ops.Identity{} // of no role that speaks in chats
 		}
@@ -426,6 +461,10 @@ func (t *Threads) late(tx journal.Tx, h *heard, ack Ack) error {
 	if h.WrittenAt.IsZero() {
 		return t.note(tx, ack.Thread, "late", "It is not known when this message was written, so its orders with side effects (%d) wait for approval.", parked)
 	}
+	if h.WrittenAt.After(tx.Now()) {
+		return t.note(tx, ack.Thread, "late", "This message says that it was written at %s, which is more than %d minutes ahead, so its orders with side effects (%d) wait for approval.",
+			ops.Stamp(h.WrittenAt), int(LateAfter/time.Minute), parked)
+	}
 	return t.note(tx, ack.Thread, "late", "This message was written at %s and arrived more than %d minutes later, so its orders with side effects (%d) wait for approval.",
 		ops.Stamp(h.WrittenAt), int(LateAfter/time.Minute), parked)
 }
@@ -442,7 +481,7 @@ func (t *Threads) listened(ctx context.Context, h *heard) (Heard, error) {
 		if err := h.claim(tx, answer, id); err != nil {
 			return err
 		}
-		handled, err := t.control(tx, h.who, answer.Thread, h.Text)
+		handled, err := t.control(tx, h.who, answer.Thread, h.Text, h.WrittenAt)
 		if err != nil {
 			return err
 		}

@@ -189,9 +189,10 @@ func weigh(tx journal.Tx, a arrival, r reading) (w weighed, err error) {
 
 // Weigh says what a call over the API is worth that carries key, the key of a wake of its
 // caller in any thread, or none. With a good key it is of that wake, which may have declared
-// its op. Without one it only inherits the root cause of the wake of its caller that stands
-// farthest from a person, so that no loop gets around its caps by the API. A key that is of
-// no wake leaves ops.KeyWrong in the evidence: the caller refuses it.
+// its op. Without one it only inherits the root cause of that wake of its caller, of those
+// that are open and the last one, which stands farthest from a person: no loop gets around
+// its caps by the API. A key that is of no wake leaves ops.KeyWrong in the evidence: the
+// caller refuses it.
 func (t *Threads) Weigh(ctx context.Context, c ops.Call, key string) (ops.Call, error) {
 	entry, known := t.registry.Current().Lookup(c.Op)
 	writes := known && entry.SideEffecting
@@ -205,8 +206,9 @@ func (t *Threads) Weigh(ctx context.Context, c ops.Call, key string) (ops.Call, 
 			return err
 		}
 		if key == "" {
-			c.From.Root, c.From.Hops = worst(open)
-			return nil
+			last, err := selectBonds(tx, `WHERE agent = $1 ORDER BY id DESC LIMIT 1`, string(c.By.ID))
+			c.From.Root, c.From.Hops = worst(append(open, last...))
+			return err
 		}
 		b, fits := bonds{open: open}.under(key)
 		if fits != ops.KeyGood && c.Key != "" {
@@ -218,6 +220,7 @@ func (t *Threads) Weigh(ctx context.Context, c ops.Call, key string) (ops.Call, 
 			return nil
 		}
 		b.stamp(&c.From)
+		c.From.Thread = b.thread
 		if !writes {
 			return nil
 		}

@@ -342,11 +342,11 @@ func TestWeigh(t *testing.T) {
 		from   ops.Origin
 	}{
 		{"with a key", scout, "t.write", "{}", h.key(first.ID), ops.Evidence{Key: ops.KeyGood, Echo: ops.EchoNone, Clean: true, Fresh: true},
-			ops.Origin{Wake: string(first.ID), Root: "near", Hops: 1, Declared: []ops.OpName{"t.write"}}},
+			ops.Origin{Wake: string(first.ID), Thread: first.Thread, Root: "near", Hops: 1, Declared: []ops.OpName{"t.write"}}},
 		{"what was shown", scout, "t.write", `{"n":7}`, h.key(second.ID), ops.Evidence{Key: ops.KeyGood, Echo: ops.EchoFound, Fresh: true},
-			ops.Origin{Wake: string(second.ID), Root: "far", Hops: 4, Declared: []ops.OpName{"t.write"}}},
+			ops.Origin{Wake: string(second.ID), Thread: second.Thread, Root: "far", Hops: 4, Declared: []ops.OpName{"t.write"}}},
 		{"a read with a key", scout, "t.read", "{}", h.key(first.ID), ops.Evidence{Key: ops.KeyGood, Echo: ops.EchoUnknown, Fresh: true},
-			ops.Origin{Wake: string(first.ID), Root: "near", Hops: 1, Declared: []ops.OpName{"t.write"}}},
+			ops.Origin{Wake: string(first.ID), Thread: first.Thread, Root: "near", Hops: 1, Declared: []ops.OpName{"t.write"}}},
 		{"without", scout, "t.write", "{}", "", ops.Evidence{Key: ops.KeyMissing, Echo: ops.EchoUnknown, Fresh: true}, ops.Origin{Root: "far", Hops: 4}},
 		{"a read without", scout, "t.read", "{}", "", ops.Evidence{Key: ops.KeyMissing, Echo: ops.EchoUnknown, Fresh: true}, ops.Origin{}},
 		{"of an ended wake", scout, "t.write", "{}", h.key(ended.ID), ops.Evidence{Key: ops.KeyWrong, Echo: ops.EchoUnknown, Fresh: true}, ops.Origin{}},

@@ -624,7 +624,7 @@ func (r *reader) quoted(s string) (n int, ok bool) {
 // is none.
 func scalar(s string) int {
 	n := 0
-	for n < len(s) && n < 512 && (s[n] >= '0' && s[n] <= '9' || s[n] >= 'a' && s[n] <= 'z' || strings.IndexByte("+-.E", s[n]) >= 0) {
+	for n < len(s) && (s[n] >= '0' && s[n] <= '9' || s[n] >= 'a' && s[n] <= 'z' || strings.IndexByte("+-.E", s[n]) >= 0) {
 		n++
 	}
 	if n == 0 || !jsontext.Value(s[:n]).IsValid() {

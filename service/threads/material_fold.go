@@ -60,9 +60,18 @@ func unseen(r rune) bool {
 	return unicode.In(r, unicode.Cf, unicode.Cc, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// straight makes " and ' of the quotation marks that a word processor makes of them.
+// straight makes " and ' of the quotation marks that a word processor makes of them, and
+// undoes what package envelope puts into words that it makes harmless: ⟦ and ‹, and the dot
+// between a command or a fence and what follows it. Whoever copies an order from an
+// envelope or a result copies those.
 func straight(r rune) rune {
 	switch r {
+	case '⟦':
+		return '['
+	case '‹':
+		return '<'
+	case '·':
+		return -1
 	case '“', '”', '„', '‟', '«', '»', '″':
 		return '"'
 	case '‘', '’', '‚', '‛', '′':
@@ -71,8 +80,9 @@ func straight(r rune) rune {
 	return r
 }
 
-// fold returns s in compatibility form (NFKC), without what is not seen, and with
-// straight quotation marks. It says the same of what it returned.
+// fold returns s in compatibility form (NFKC), without what is not seen, with straight
+// quotation marks, and as it was before it was made harmless. It says the same of what it
+// returned.
 func fold(s string) string {
 	s = strip(s)
 	if ascii(s) {
@@ -81,7 +91,7 @@ func fold(s string) string {
 	// What one step makes may be something for another: decomposed fillers, marks that
 	// have come together. Two rounds are all that any text is known to need.
 	for range 4 {
-		next := strings.Map(straight, strip(norm.NFKC.String(s)))
+		next := strings.Map(straight, strings.ReplaceAll(strip(norm.NFKC.String(s)), " ·", ""))
 		if next == s {
 			break
 		}
