@@ -219,28 +219,8 @@ type decision struct {
 	approval                 service.ApprovalID
 }
 
-// decideNew carries out the decisions that are new, the oldest first, and tries again
-// while the store cannot write.
-func (t *Threads) decideNew() {
-	for wait := firstRetry; t.life.Err() == nil; {
-		n, err := t.decideBatch()
-		switch {
-		case err == nil && n < batch:
-			return
-		case err == nil:
-			wait = firstRetry
-		default:
-			t.log.Error("decisions not carried out yet", "err", err)
-			timer := time.NewTimer(wait)
-			select {
-			case <-timer.C:
-			case <-t.life.Done():
-				timer.Stop()
-			}
-			wait = min(2*wait, lastRetry)
-		}
-	}
-}
+// decideNew carries out the decisions that are new, the oldest first.
+func (t *Threads) decideNew() { t.empty(t.decideBatch, "decisions not carried out yet") }
 
 func (t *Threads) decideBatch() (n int, err error) {
 	var list []decision

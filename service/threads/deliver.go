@@ -8,7 +8,8 @@ import (
 	"inband/service/journal"
 )
 
-// batch is how many deliveries into the built-in rooms one commit makes at most.
+// batch is how many deliveries into the built-in rooms one commit makes at most, and how
+// many decisions are read at a time.
 const batch = 64
 
 // Bounds of the waits between attempts while the store cannot write.
@@ -47,24 +48,21 @@ func (t *Threads) deliver(after int64) {
 	})
 }
 
-// drain delivers all that is queued, oldest first, and tries again while the store
+// drain delivers all that is queued, oldest first.
+func (t *Threads) drain() { t.empty(t.deliverBatch, "results not delivered yet") }
+
+// empty does batches until one is not full, and tries again, saying late, while the store
 // cannot write.
-func (t *Threads) drain() {
+func (t *Threads) empty(do func() (int, error), late string) {
 	for wait := firstRetry; t.life.Err() == nil; {
-		n, err := t.deliverBatch()
-		switch {
+		switch n, err := do(); {
 		case err == nil && n < batch:
 			return
 		case err == nil:
 			wait = firstRetry
 		default:
-			t.log.Error("results not delivered yet", "err", err)
-			timer := time.NewTimer(wait)
-			select {
-			case <-timer.C:
-			case <-t.life.Done():
-				timer.Stop()
-			}
+			t.log.Error(late, "err", err)
+			t.pause(wait)
 			wait = min(2*wait, lastRetry)
 		}
 	}

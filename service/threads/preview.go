@@ -3,6 +3,7 @@ package threads
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"inband/envelope"
@@ -48,6 +49,7 @@ func (t *Threads) Preview(ctx context.Context, by ops.Identity, e Errand) (Previ
 	if fault := e.check(); fault != nil {
 		return Preview{}, fault
 	}
+	e.Ops = slices.Clone(e.Ops)
 	for i, name := range e.Ops {
 		op, ok := t.resolve(string(name))
 		if !ok {

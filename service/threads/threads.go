@@ -138,7 +138,8 @@ func New(cfg Config) (*Threads, error) {
 	return t, nil
 }
 
-// Start begins to deliver what the outbox holds.
+// Start begins to deliver what the outbox holds, and to carry out what has been decided in
+// threads, of an earlier run too.
 func (t *Threads) Start(ctx context.Context) error {
 	head, err := t.store.Head(ctx)
 	if err != nil {
@@ -149,8 +150,8 @@ func (t *Threads) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close stops the delivery after what is under way. What stays in the outbox is
-// delivered after the next start.
+// Close stops both after what is under way. What is left stays in the journal for the next
+// start.
 func (t *Threads) Close() {
 	t.stop()
 	t.work.Wait()
