@@ -37,20 +37,7 @@ func TestInstructionsAreNoOrders(t *testing.T) {
 // Two agents of the runtime in docs/agents.md talk to each other: a person wakes ada, ada
 // asks bob, bob writes into a room and both say that they are done.
 func TestAgentsOfTheDocs(t *testing.T) {
-	script := regexp.MustCompile("(?ms)^```sh\n(#!/bin/sh\n.*?)^```$").FindStringSubmatch(doc(t, "docs/agents.md"))
-	if script == nil {
-		t.Fatal("docs/agents.md shows no runtime")
-	}
-	if n := strings.Count(script[1], "\n"); n > 40 {
-		t.Errorf("the runtime has %d lines", n)
-	}
-	box, dir := build(t, ""), t.TempDir()
-	g := serveAlive(t, box, filepath.Join(dir, "state"))
-	bin := filepath.Join(dir, "bin")
-	write(t, filepath.Join(bin, "agent.sh"), script[1])
-	if err := os.Symlink(box, filepath.Join(bin, "box")); err != nil {
-		t.Fatal(err)
-	}
+	g, dir := serveAlive(t, build(t, ""), filepath.Join(t.TempDir(), "state")), t.TempDir()
 	const key = `key=$(sed -n 's/.*TOOL#\([a-z0-9-]*\) op.*/\1/p' | tail -1)` + "\n"
 	think := map[string]string{
 		"ada": key + `echo "[DM#$key {\"to\":\"bob\",\"text\":\"is the build green?\"}]"
@@ -59,31 +46,7 @@ echo "[RESULT#$key {\"verdict\":\"done\",\"summary\":\"asked bob\"}]"`,
 echo "[RESULT#$key {\"verdict\":\"done\",\"summary\":\"told everybody\"}]"`,
 	}
 	for id, text := range think {
-		write(t, filepath.Join(bin, "think-"+id), "#!/bin/sh\n"+text+"\n")
-		home := filepath.Join(dir, id)
-		if err := os.Mkdir(home, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command("sh", filepath.Join(bin, "agent.sh"), filepath.Join(bin, "think-"+id))
-		cmd.Dir = home
-		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + home, "INBAND_STATE=" + filepath.Join(dir, "state"), "INBAND_TOKEN=" + g.agent(t, id)}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		log, err := os.Create(filepath.Join(home, "log"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd.Stdout, cmd.Stderr = log, log
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			cmd.Wait()
-			log.Close()
-			if b, _ := os.ReadFile(log.Name()); t.Failed() {
-				t.Logf("%s:\n%s", id, b)
-			}
-		})
+		g.docsAgent(t, dir, id, text)
 	}
 	if err := g.do(http.MethodPost, "/exec", map[string]any{"op": "dm.send", "params": map[string]string{"to": "ada", "text": "Ask bob about the build."}}, nil); err != nil {
 		t.Fatal(err)
@@ -124,6 +87,45 @@ echo "[RESULT#$key {\"verdict\":\"done\",\"summary\":\"told everybody\"}]"`,
 			return len(thread.Posts) == 1 && thread.Posts[0].Text == "the build is green"
 		}
 		return false
+	})
+}
+
+// docsAgent makes an agent and runs it as docs/agents.md shows, a process in a folder below
+// dir, until the test ends. think is the shell command that answers a thread.
+func (g *gateway) docsAgent(t *testing.T, dir, id, think string) {
+	t.Helper()
+	script := regexp.MustCompile("(?ms)^```sh\n(#!/bin/sh\n.*?)^```$").FindStringSubmatch(doc(t, "docs/agents.md"))
+	if script == nil {
+		t.Fatal("docs/agents.md shows no runtime")
+	}
+	if n := strings.Count(script[1], "\n"); n > 40 {
+		t.Errorf("the runtime has %d lines", n)
+	}
+	home := filepath.Join(dir, id)
+	write(t, filepath.Join(home, "agent.sh"), script[1])
+	write(t, filepath.Join(home, "think"), "#!/bin/sh\n"+think+"\n")
+	if err := os.Symlink(build(t, ""), filepath.Join(home, "box")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "./agent.sh", "./think")
+	cmd.Dir = home
+	cmd.Env = []string{"PATH=" + home + ":" + os.Getenv("PATH"), "HOME=" + home, "INBAND_STATE=" + g.state, "INBAND_TOKEN=" + g.agent(t, id)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	log, err := os.Create(filepath.Join(home, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		cmd.Wait()
+		log.Close()
+		if b, _ := os.ReadFile(log.Name()); t.Failed() {
+			t.Logf("%s:\n%s", id, b)
+		}
 	})
 }
 
