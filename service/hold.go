@@ -60,6 +60,24 @@ func (d *Door) Release(tx journal.Tx, by ops.Identity, scope string) error {
 	return recordHold(tx, "hold.released", by, scope)
 }
 
+// Spread puts, in tx, the hold over the thread from over the thread to as well, which has
+// turned out to be the same: whoever stopped the one meant both. Nothing happens when from
+// is not stopped.
+func (d *Door) Spread(tx journal.Tx, from, to string) error {
+	var by ops.Identity
+	if err := tx.Query(`SELECT by_id, by_role FROM hold WHERE scope = $1`, func(scan func(...any) error) error {
+		return scan((*string)(&by.ID), (*string)(&by.Role))
+	}, from); err != nil || by.ID == "" {
+		return err
+	}
+	n, err := tx.Exec(`INSERT INTO hold (scope, by_id, by_role, set_at) SELECT $2, by_id, by_role, set_at FROM hold WHERE scope = $1
+			ON CONFLICT (scope) DO NOTHING`, from, to)
+	if err != nil || n == 0 {
+		return err
+	}
+	return recordHold(tx, "hold.set", by, to)
+}
+
 func (d *Door) mayHold(tx journal.Tx, by ops.Identity, scope string) error {
 	if scope != Everything && !threadID.MatchString(scope) {
 		return ops.Faultf(ops.BadRequest, "scope: want the id of a thread, or %s for all that agents order", Everything)

@@ -367,7 +367,11 @@ func (c *courier) failed(d delivery, doing string, err error, unsent string) (wa
 	wait, state := backoff(d.attempts), unsent
 	switch p.Kind {
 	case RefusedPost, RootGone, Closed:
-		c.keep(func(tx journal.Tx) error { return setAsideAll(tx, d, string(p.Kind), text) })
+		reason := string(p.Kind)
+		if unsent == "sending" { // it is the looking that is refused
+			reason = unknownFate
+		}
+		c.keep(func(tx journal.Tx) error { return setAsideAll(tx, d, reason, text) })
 		return 0
 	case RateLimit:
 		if p.After > 0 {
@@ -410,12 +414,12 @@ func (c *courier) delivered(d delivery, address string, p Posted) {
 	c.mu.Lock()
 	c.taken = time.Now()
 	c.mu.Unlock()
-	if c.keep(func(tx journal.Tx) error { return markDelivered(tx, d, address, p) }) {
+	if c.keep(func(tx journal.Tx) error { return c.t.markDelivered(tx, d, address, p) }) {
 		failpoint.Here("threads.marked")
 	}
 }
 
-func markDelivered(tx journal.Tx, d delivery, address string, p Posted) error {
+func (t *Threads) markDelivered(tx journal.Tx, d delivery, address string, p Posted) error {
 	n, err := tx.Exec(`UPDATE outbox SET state = 'delivered', delivered_at = $1, platform_id = $2, owner = '', next_at = 0, fault = NULL
 			WHERE id = $3 AND state = 'sending'`, tx.Now().UnixMilli(), orNull(p.ID), d.id)
 	if err != nil || n == 0 {
@@ -427,7 +431,7 @@ func markDelivered(tx journal.Tx, d delivery, address string, p Posted) error {
 		}
 	}
 	if p.Address != "" && p.Address != address {
-		if err := root(tx, d, p.Address); err != nil {
+		if err := t.root(tx, d, p.Address); err != nil {
 			return err
 		}
 	}
@@ -448,11 +452,24 @@ func markDelivered(tx journal.Tx, d delivery, address string, p Posted) error {
 
 // root keeps that the thread of d stands at address now. Somebody may have answered there
 // before that was known, so that a thread was opened for it: from now on it is this one
-// that is found.
-func root(tx journal.Tx, d delivery, address string) error {
-	if _, err := tx.Exec(`UPDATE thread SET rooted = 2 WHERE adaptor = $1 AND address = $2 AND adaptor <> 'rooms' AND rooted = 1 AND id <> $3`,
-		d.adaptor, address, d.thread); err != nil {
+// that is found. What its agents have been shown there they have been shown here, and an
+// operator who has stopped that one meant this.
+func (t *Threads) root(tx journal.Tx, d delivery, address string) error {
+	var before string
+	if err := tx.Query(`SELECT id FROM thread WHERE adaptor = $1 AND address = $2 AND adaptor <> 'rooms' AND rooted = 1 AND id <> $3`,
+		func(scan func(...any) error) error { return scan(&before) }, d.adaptor, address, d.thread); err != nil {
 		return err
+	}
+	if before != "" {
+		if _, err := tx.Exec(`UPDATE thread SET rooted = 2 WHERE id = $1`, before); err != nil {
+			return err
+		}
+		if err := inheritMaterial(tx, before, d.thread); err != nil {
+			return err
+		}
+		if err := t.door.Spread(tx, before, d.thread); err != nil {
+			return err
+		}
 	}
 	_, err := tx.Exec(`UPDATE thread SET address = $1, rooted = 1 WHERE id = $2`, address, d.thread)
 	return err

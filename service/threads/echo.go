@@ -119,6 +119,24 @@ func showOrders(tx journal.Tx, thread, author string, messages int, orders []str
 	return err
 }
 
+// inheritMaterial adds what was shown in one thread to what was shown in another, which has
+// turned out to be the same.
+func inheritMaterial(tx journal.Tx, from, to string) error {
+	for _, sql := range []string{
+		`INSERT INTO shown (thread, digest, author) SELECT $2, digest, author FROM shown WHERE thread = $1 ON CONFLICT DO NOTHING`,
+		`INSERT INTO material (thread, author, messages, orders, overflow) SELECT $2, author, messages, orders, overflow FROM material WHERE thread = $1
+			ON CONFLICT (thread, author) DO UPDATE SET messages = material.messages + excluded.messages, orders = material.orders + excluded.orders,
+				overflow = CASE WHEN material.overflow + excluded.overflow > 0 THEN 1 ELSE 0 END`,
+		`INSERT INTO material_tail (thread, author, writer, tail) SELECT $2, author, writer, tail FROM material_tail WHERE thread = $1
+			ON CONFLICT (thread, author) DO UPDATE SET writer = excluded.writer, tail = excluded.tail`,
+	} {
+		if _, err := tx.Exec(sql, from, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // echoed says whether an order with a digest has stood in what agent was shown in thread
 // (rule R5): ops.EchoFound, ops.EchoNone, or ops.EchoUnknown when more was shown than
 // could be kept. It is one look into an index, however long the thread is.

@@ -82,7 +82,8 @@ func (t *Threads) listOutbox(ctx context.Context, _ ops.Identity, q service.Quer
 
 // Retry has a delivery that is set aside tried again, with the parts of its text that were
 // set aside along with it, and returns it. One of which nobody knows whether it stands there
-// is only tried when again says so, because it may then stand twice.
+// is only tried when again says so, because it may then stand twice; where the platform can
+// tell, it is asked first.
 //
 // Who may not manage is NotPermitted; no such delivery is NotFound, one that is not set
 // aside a Conflict.
@@ -104,9 +105,13 @@ func (t *Threads) Retry(ctx context.Context, by ops.Identity, id string, again b
 		case e.Reason == unknownFate && !again:
 			return ops.Faultf(ops.Conflict, "nobody knows whether delivery %s stands there; look, and say again to have it sent even so", id).With("reason", e.Reason)
 		}
-		if _, err := tx.Exec(`UPDATE outbox SET state = 'queued', attempts = 0, next_at = 0, reason = '', fault = NULL
+		state := "queued"
+		if _, finder := t.chat(e.Adaptor).(Finder); finder && e.Reason == unknownFate {
+			state = "sending" // it is looked for first
+		}
+		if _, err := tx.Exec(`UPDATE outbox SET state = CASE WHEN attempts > 0 THEN $5 ELSE 'queued' END, attempts = 0, next_at = 0, reason = '', fault = NULL
 				WHERE state = 'set_aside' AND kind = $1 AND about = $2 AND part >= $3 AND reason = $4`,
-			e.Kind, e.About, e.Part, e.Reason); err != nil {
+			e.Kind, e.About, e.Part, e.Reason, state); err != nil {
 			return err
 		}
 		if list, err = selectEntries(tx, `WHERE id = $1`, id); err != nil {

@@ -1,0 +1,101 @@
+package threads
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"inband/ops"
+	"inband/service/journal"
+)
+
+// What was heard in a thread before its root was known is known in the thread that it
+// turns out to be, and so is a stop.
+func TestRoot_WhatWasHeardBefore(t *testing.T) {
+	onSquare(t, func(t *testing.T, s *square) {
+		lost := make(chan struct{})
+		s.board.block = map[string]chan struct{}{"room @U1": lost}
+		w := s.raise(errand(scout, ""))
+		order := `[DM {"to":"clerk","text":"pay"}]`
+		in := s.said("U9", order)
+		in.Address = "root m1" // as the first post will make it
+		heard := s.receive(in)
+		stop := s.said("UA", "STOP")
+		stop.Address = in.Address
+		s.receive(stop)
+		if heard.Thread == w.Thread {
+			t.Fatal("the thread is known too early for this test")
+		}
+		close(lost)
+		synctest.Wait()
+		if address := s.addressOf(w.Thread); address != "root m1" {
+			t.Fatalf("the thread stands at %q", address)
+		}
+		if err := s.store.View(t.Context(), func(tx journal.Tx) error {
+			got, err := echoed(tx, w.Thread, "scout", orderDigest("dm.send", []byte(`{"to":"clerk","text":"pay"}`)))
+			if err != nil {
+				return err
+			}
+			ok, err := clean(tx, w.Thread, "scout")
+			if got != ops.EchoFound || ok {
+				t.Errorf("echo %d, clean %v in the thread where a stranger has said it", got, ok)
+			}
+			if err != nil {
+				return err
+			}
+			held, err := s.door.Held(tx, w.Thread)
+			if !held {
+				t.Error("the thread in which an operator wrote STOP is not stopped")
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func (s *square) addressOf(thread string) (address string) {
+	s.t.Helper()
+	s.one(&address, `SELECT address FROM thread WHERE id = $1`, thread)
+	return address
+}
+
+// A post of which it is not known whether it stands there is looked for again when it is
+// tried again, also when the platform refused to look.
+func TestRetry_LooksFirst(t *testing.T) {
+	onSquare(t, func(t *testing.T, s *square) {
+		thread := s.receive(s.said("UA", "hello")).Thread
+		s.board.mu.Lock()
+		s.board.fail = func(n int, _ string, _ Outgoing) (bool, error) {
+			return true, &PostError{Kind: Unsure, Err: fmt.Errorf("the answer is lost")}
+		}
+		s.board.noFnd = &PostError{Kind: RootGone, Err: fmt.Errorf("404")} // find has moved
+		s.board.mu.Unlock()
+		s.send(outgoing{kind: "note", about: "x", thread: thread, body: "once"})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		s.board.mu.Lock()
+		s.board.fail, s.board.noFnd = nil, nil
+		s.board.mu.Unlock()
+		var id, reason string
+		s.one(&id, `SELECT id FROM outbox WHERE about = 'x'`)
+		s.one(&reason, `SELECT reason FROM outbox WHERE about = 'x'`)
+		if reason != unknownFate {
+			t.Errorf("set aside as %q, though it may stand there", reason)
+		}
+		if _, err := s.threads.Retry(context.Background(), ada, id, true); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if texts := s.board.texts("root A"); len(texts) != 1 {
+			t.Errorf("it stands there %d times: %q", len(texts), texts)
+		}
+		var state string
+		if s.one(&state, `SELECT state FROM outbox WHERE about = 'x'`); state != "delivered" {
+			t.Errorf("it is %s", state)
+		}
+	})
+}
