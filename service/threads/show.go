@@ -42,12 +42,36 @@ func (t *Threads) explain(tx journal.Tx, thread string, posts []Post) error {
 	if len(posts) == 0 {
 		return nil
 	}
-	first, last := posts[0].Seq, posts[len(posts)-1].Seq
-	at := make(map[int64]*Post, len(posts))
+	on := page{thread, posts[0].Seq, posts[len(posts)-1].Seq, make(map[int64]*Post, len(posts))}
 	for i := range posts {
-		at[posts[i].Seq] = &posts[i]
+		on.at[posts[i].Seq] = &posts[i]
 	}
-	if err := tx.Query(`SELECT p.seq, w.id, w.agent, w.cause, w.hops, w.declared, w.errand, w.state, w.verdict, w.summary, w.refs, w.deadline_at, w.ended_at
+	if err := on.wakes(tx); err != nil {
+		return err
+	}
+	if err := on.orders(tx); err != nil {
+		return err
+	}
+	for i := range posts {
+		for j := range posts[i].Calls {
+			if err := t.standing(tx, &posts[i].Calls[j]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// page is some posts of a thread, one after the other.
+type page struct {
+	thread      string
+	first, last int64
+	at          map[int64]*Post // by place
+}
+
+// wakes adds the wakes to their envelopes.
+func (p page) wakes(tx journal.Tx) error {
+	return tx.Query(`SELECT p.seq, w.id, w.agent, w.cause, w.hops, w.declared, w.errand, w.state, w.verdict, w.summary, w.refs, w.deadline_at, w.ended_at
 			FROM post p JOIN wake w ON w.id = p.wake
 			WHERE p.thread = $1 AND p.seq BETWEEN $2 AND $3 AND p.kind = 'wake'`,
 		func(scan func(...any) error) error {
@@ -81,12 +105,14 @@ func (t *Threads) explain(tx journal.Tx, thread string, posts []Post) error {
 			if ended != nil {
 				w.EndedAt = stamp(*ended)
 			}
-			at[seq].Wake = w
+			p.at[seq].Wake = w
 			return nil
-		}, thread, first, last); err != nil {
-		return err
-	}
-	if err := tx.Query(`SELECT p.seq, r.ack FROM post p JOIN thread t ON t.id = p.thread
+		}, p.thread, p.first, p.last)
+}
+
+// orders adds to replies the orders in them.
+func (p page) orders(tx journal.Tx) error {
+	return tx.Query(`SELECT p.seq, r.ack FROM post p JOIN thread t ON t.id = p.thread
 			JOIN reply r ON r.adaptor = t.adaptor AND r.room = t.room AND r.agent = p.author_id AND r.message = p.message
 			WHERE p.thread = $1 AND p.seq BETWEEN $2 AND $3 AND p.kind = 'reply'`,
 		func(scan func(...any) error) error {
@@ -97,30 +123,22 @@ func (t *Threads) explain(tx journal.Tx, thread string, posts []Post) error {
 			}
 			var ack Ack
 			if err := json.Unmarshal([]byte(stored), &ack); err != nil {
-				return fmt.Errorf("acknowledgement of post %d of thread %s: %w", seq, thread, err)
+				return fmt.Errorf("acknowledgement of post %d of thread %s: %w", seq, p.thread, err)
 			}
 			for _, c := range ack.Calls {
-				at[seq].Calls = append(at[seq].Calls, PostCall{CallBrief: service.CallBrief{Call: c.Call, Op: c.Op}, Form: c.Form, Ordinal: c.Ordinal})
+				p.at[seq].Calls = append(p.at[seq].Calls, PostCall{CallBrief: service.CallBrief{Call: c.Call, Op: c.Op}, Form: c.Form, Ordinal: c.Ordinal})
 			}
 			return nil
-		}, thread, first, last); err != nil {
+		}, p.thread, p.first, p.last)
+}
+
+// standing says how c stands now, and what was posted of its outcome: of several parts
+// the one that is furthest from being delivered.
+func (t *Threads) standing(tx journal.Tx, c *PostCall) (err error) {
+	if c.CallBrief, err = t.door.Brief(tx, c.Call); err != nil {
 		return err
 	}
-	for i := range posts {
-		for j := range posts[i].Calls {
-			c := &posts[i].Calls[j]
-			brief, err := t.door.Brief(tx, c.Call)
-			if err != nil {
-				return err
-			}
-			c.CallBrief = brief
-			// Of several parts the one that is furthest from being delivered.
-			if err := tx.Query(`SELECT state FROM outbox WHERE kind = 'result' AND about = $1
-					ORDER BY CASE state WHEN 'set_aside' THEN 0 WHEN 'queued' THEN 1 WHEN 'sending' THEN 2 ELSE 3 END LIMIT 1`,
-				func(scan func(...any) error) error { return scan(&c.Delivery) }, string(c.Call)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return tx.Query(`SELECT state FROM outbox WHERE kind = 'result' AND about = $1
+			ORDER BY CASE state WHEN 'set_aside' THEN 0 WHEN 'queued' THEN 1 WHEN 'sending' THEN 2 ELSE 3 END LIMIT 1`,
+		func(scan func(...any) error) error { return scan(&c.Delivery) }, string(c.Call))
 }
