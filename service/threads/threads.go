@@ -291,6 +291,7 @@ func (t *Threads) take(ctx context.Context, by ops.Identity, a arrival) (Ack, er
 	return Ack{}, ops.Faultf(ops.Busy, "the thread changes again and again while this reply is read; nothing was taken, hand it in again")
 }
 
+// takeOnce weighs a reply and takes it, or returns errWeighedAnew.
 func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r reading) (Ack, error) {
 	agent := ops.Identity{ID: a.agent, Role: ops.Agent}
 	hash, begins := textHash(a.text), a.thread == ""
@@ -349,16 +350,12 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 			return err
 		}
 		for i, ticket := range tickets {
-			d := r.directives[i]
-			call := AckCall{Call: ticket.Call, Op: ticket.Op, Form: string(d.Form), Ordinal: i + 1, State: ticket.State, Rule: ticket.Rule, Start: d.Start, End: d.End, Approval: ticket.Approval}
-			if ticket.Outcome != nil {
-				call.Fault = ticket.Outcome.Fault
+			ack.Calls = append(ack.Calls, ackCall(r.directives[i], i+1, ticket))
+			if ticket.Call == calls[i].ID {
+				continue
 			}
-			ack.Calls = append(ack.Calls, call)
-			if ticket.Call != calls[i].ID {
-				if err := t.answerAgain(tx, calls[i], ticket, ack, i+1); err != nil {
-					return err
-				}
+			if err := t.answerAgain(tx, calls[i], ticket, ack, i+1); err != nil {
+				return err
 			}
 		}
 		if err := t.conclude(tx, a, &r.result, w, &ack); err != nil {
@@ -383,6 +380,18 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 	failpoint.Here("threads.reply-taken")
 	t.door.Run(tickets...)
 	return ack, nil
+}
+
+// ackCall is what the ticket of a directive says to whoever hands the reply in.
+func ackCall(d harvester.Directive, ordinal int, ticket service.Ticket) AckCall {
+	c := AckCall{
+		Call: ticket.Call, Op: ticket.Op, Form: string(d.Form), Ordinal: ordinal, State: ticket.State, Rule: ticket.Rule,
+		Start: d.Start, End: d.End, Approval: ticket.Approval,
+	}
+	if ticket.Outcome != nil {
+		c.Fault = ticket.Outcome.Fault
+	}
+	return c
 }
 
 // countReply counts what a reply has come to.
