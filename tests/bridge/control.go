@@ -96,7 +96,9 @@ func (b *bridge) control() http.Handler {
 	handle("met", func(context.Context, *json.Decoder) (any, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return maps.Clone(b.met), nil
+		met := maps.Clone(b.met)
+		clear(b.met) // since the last time
+		return met, nil
 	})
 	handle("seen", func(context.Context, *json.Decoder) (any, error) {
 		b.mu.Lock()
