@@ -39,5 +39,6 @@
 // operators have stopped an agent, one wake of a timer is held for it and no more.
 //
 // The package is for the times alone: what an agent is told and may do is package
-// threads', who may make a timer the door's and the policy's.
+// threads', who may make a timer the door's and the policy's. It lists wakes of every
+// cause, since it is what ends those that nobody has answered.
 package timers
