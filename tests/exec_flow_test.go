@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -410,13 +411,20 @@ ops:
 // onTerminal is what box writes to a terminal.
 func (l *lab) onTerminal(words ...string) string {
 	l.t.Helper()
+	return l.terminal(words, func(cmd *exec.Cmd, tty *os.File) { cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty })
+}
+
+// terminal runs box with those of its files on a terminal that attach puts there, and
+// returns what it writes to it.
+func (l *lab) terminal(words []string, attach func(cmd *exec.Cmd, tty *os.File)) string {
+	l.t.Helper()
 	terminal, name := openTerminal(l.t)
 	tty, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	cmd := l.command(l.scout, words...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	attach(cmd, tty)
 	if err := cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
