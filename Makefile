@@ -44,7 +44,9 @@ bench: ## the bars of the design, one line each (bar NAME FIGURE TARGET ok|short
 	$(GO) test -run '^$$' -bench Bars ./exec/command
 	$(GO) test -run '^$$' -bench Bars ./exec/proc
 	$(GO) test -run '^$$' -bench Bars ./service/journal/sqlite
-	$(GO) test -run '^$$' -bench Bars ./tests
+	$(GO) test -run '^$$' -bench 'Bars|Chat|Crowd' ./tests
+	$(GO) test -run '^$$' -bench 'Echo|Outbox|Raise' ./service/threads
+	$(GO) test -run '^$$' -bench Due ./service/timers
 	$(GO) test -run '^$$' -bench Decide ./service/access
 	$(GO) test -run '^$$' -bench Cost ./service/journal/notary
 
