@@ -109,13 +109,8 @@ func faultText(f *ops.Fault) string {
 
 // resultText is what a person wants to see of r, and the label of its fence.
 func resultText(r *ops.Result) (text, kind string) {
-	if r.Show != "" {
-		var object map[string]any
-		if json.Unmarshal(r.Value, &object) == nil {
-			if s, ok := object[strings.TrimPrefix(r.Show, "/")].(string); ok {
-				return s, "text"
-			}
-		}
+	if s, ok := r.Shown(); ok {
+		return s, "text"
 	}
 	if len(r.Value) > maxIndented || depth(r.Value) > maxDepth {
 		return string(r.Value), "json"

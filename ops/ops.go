@@ -178,9 +178,23 @@ func (s State) Settled() bool {
 type Result struct {
 	// Value is the whole answer, one JSON value.
 	Value json.RawMessage `json:"value"`
-	// Show is a JSON Pointer to the string in Value that a person wants to read,
-	// for example "/stdout". Empty means all of Value.
+	// Show is a JSON Pointer to the string in Value that a person wants to read, a member
+	// of it such as "/stdout". Empty means all of Value.
 	Show string `json:"show,omitempty"`
+}
+
+// Shown returns the string that Show points to, false if there is none: what is to be
+// read is then all of Value.
+func (r *Result) Shown() (string, bool) {
+	if r.Show == "" {
+		return "", false
+	}
+	var object map[string]any
+	if json.Unmarshal(r.Value, &object) != nil {
+		return "", false
+	}
+	s, ok := object[strings.TrimPrefix(r.Show, "/")].(string)
+	return s, ok
 }
 
 // NewResult returns v as a result. It panics if v is not a JSON value, which is

@@ -203,10 +203,8 @@ func (t *Threads) resultMaterial(call ops.Call, o ops.Outcome) material {
 		return t.materialOf(text)
 	}
 	read := ends(text, most)
-	if o.Result != nil && o.Result.Show != "" {
-		var object map[string]any
-		if json.Unmarshal(o.Result.Value, &object) == nil {
-			shown, _ := object[strings.TrimPrefix(o.Result.Show, "/")].(string)
+	if o.Result != nil {
+		if shown, ok := o.Result.Shown(); ok {
 			read += "\n" + ends(shown, most)
 		}
 	}
