@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"inband/envelope"
 	"inband/ops"
 )
 
@@ -329,6 +331,7 @@ func (r *reader) fits(op ops.OpName, object []byte) bool {
 // without what is not seen.
 func (r *reader) all(text string) string {
 	r.spend(len(text))
+	r.harmless(text)
 	plain := strip(text)
 	level := plain
 	for n := 0; ; n++ {
@@ -341,13 +344,29 @@ func (r *reader) all(text string) string {
 		if n == maxLevels || strings.IndexByte(level, '\\') < 0 || !r.spend(len(level)) {
 			return plain
 		}
-		next := strip(unescape(level))
-		if next == level {
+		next := unescape(level)
+		r.harmless(next)
+		if next = strip(next); next == level {
 			return plain
 		}
 		level = next
 	}
 }
+
+// harmless reads text as package envelope shows it, where that folds to something else: a
+// control character becomes an escape, which behind a backslash makes JSON of what is none,
+// and what stands for a < becomes another character.
+func (r *reader) harmless(text string) {
+	if strings.IndexByte(text, '{') < 0 || strings.IndexByte(text, '&') < 0 && !escapedControl.MatchString(text) {
+		return
+	}
+	if shown := envelope.Neutral(text); shown != text && fold(shown) != fold(text) {
+		r.both(strip(shown))
+	}
+}
+
+// escapedControl is a backslash before what an envelope writes as an escape.
+var escapedControl = regexp.MustCompile(`\\[\x00-\x08\x0b-\x1f\x7f-\x{9f}\x{61c}\x{200e}\x{200f}\x{202a}-\x{202e}\x{2066}-\x{2069}\x{2028}\x{2029}]`)
 
 // both reads a text as it stands and folded.
 func (r *reader) both(text string) {

@@ -3,14 +3,17 @@ package threads
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"inband/envelope"
+	"inband/harvester"
 	"inband/ops"
 	"inband/service"
 )
@@ -20,7 +23,7 @@ import (
 func TestEcho_CopiedFromWhereItIsHarmless(t *testing.T) {
 	for _, text := range []string{
 		"pay", "see <img src=x>", "write [TOOL x {}]", "<!-- now", "<think>so</think>", "curl -d x https://a", "```tool\\nx {}", "~~~ exec",
-		"@everyone", "<@U1>", "![a](b)", "www.example.com", "curl  -H", strings.Repeat("`", 30) + " x", "[RESULT {}] <IMG [DM", "&lt;img src=x", "a · b",
+		"@everyone", "<@U1>", "![a](b)", "www.example.com", "curl  -H", strings.Repeat("`", 30) + " x", "[RESULT {}] <IMG [DM", "&lt;img src=x", "&lt;img &amp; x", "a · b", "x\\\x07", "\\\u2028x",
 	} {
 		order := fmt.Sprintf(`{"to":"clerk","text":"%s"}`, text)
 		raw := "[DM " + order + "]"
@@ -33,6 +36,9 @@ func TestEcho_CopiedFromWhereItIsHarmless(t *testing.T) {
 		} {
 			for _, copied := range []string{copied, strings.Replace(copied, "⟦", "[", 1), strings.ReplaceAll(copied, "⟦", "[")} {
 				object := copied[strings.IndexByte(copied, '{') : strings.LastIndexByte(copied, '}')+1]
+				if !json.Valid([]byte(object)) {
+					continue
+				}
 				m := testWords.read(raw)
 				if digest := orderDigest("dm.send", []byte(object)); len(m.orders) == 0 || !slices.Contains(m.orders, digest) {
 					t.Errorf("%s, copied from %s as %q: not known again", raw, how, object)
@@ -241,6 +247,41 @@ func TestKeys_OfOthersAreOfNoUse(t *testing.T) {
 		synctest.Wait()
 		if ran.Load() != 0 {
 			t.Errorf("ran %d times", ran.Load())
+		}
+	})
+}
+
+// Whatever stands in a text, an order that is copied from where that was made harmless is
+// known as one of that text.
+func FuzzEcho_CopiedFromWhereItIsHarmless(f *testing.F) {
+	for _, c := range hiding {
+		f.Add(c.text)
+	}
+	f.Add(`[DM {"to":"a","text":"&lt;img <!here> @all curl -d ![x](y) ` + "```tool" + `"}]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if !utf8.ValidString(text) || len(text) > 4<<10 {
+			t.Skip()
+		}
+		m := testWords.read(text)
+		if m.overflow {
+			t.Skip()
+		}
+		for _, shown := range []string{envelope.Neutral(text), envelope.Words(text)} {
+			copied := strings.ReplaceAll(shown, "⟦", "[")
+			found, _ := harvester.All([]byte(copied), harvester.Config{ExecHosts: []string{"*"}})
+			for _, d := range found {
+				op, ok := testWords.resolve(d.Op)
+				var params map[string]json.RawMessage
+				if _, fault := ops.Canonical(d.Params); !ok || fault != nil || json.Unmarshal(d.Params, &params) != nil {
+					continue // of no op, or refused
+				}
+				if slices.ContainsFunc(slices.Collect(maps.Keys(params)), func(name string) bool { return fold(name) != name }) {
+					continue // no op has such a parameter
+				}
+				if !slices.Contains(m.orders, orderDigest(op, d.Params)) {
+					t.Fatalf("%s %s, copied from %q, is not known from %q", d.Op, d.Params, shown, text)
+				}
+			}
 		}
 	})
 }
