@@ -17,13 +17,14 @@ import (
 // Order is a call that has been weighed and is ready to be written: everything
 // that needs no store has been decided.
 type Order struct {
-	call   ops.Call
-	entry  *ops.Entry // nil if the op is unknown
-	fault  *ops.Fault // why it is refused, nil if it is not
-	asking *asking    // what an approval of it is for, nil if it needs none
-	digest string     // of op and parameters, for the idempotency key
-	held   *held      // what it has had of the rates
-	rule   string     // that lets it run, has it ask or refuses it
+	call     ops.Call
+	entry    *ops.Entry // nil if the op is unknown
+	fault    *ops.Fault // why it is refused, nil if it is not
+	asking   *asking    // what an approval of it is for, nil if it needs none
+	answered bool       // see Answered
+	digest   string     // of op and parameters, for the idempotency key
+	held     *held      // what it has had of the rates
+	rule     string     // that lets it run, has it ask or refuses it
 }
 
 // Prepare resolves the alias of call, weighs the evidence that it is an order, decides
@@ -71,6 +72,14 @@ func (d *Door) Prepare(call ops.Call) Order {
 	return o
 }
 
+// Answered returns o as an order whose answer is its result, since nobody can hand it in
+// again: when too many calls wait for an approval it is refused as Busy, on record, and
+// Admit does not fail for it.
+func (o Order) Answered() Order {
+	o.answered = true
+	return o
+}
+
 // refuse makes o one that is refused, by rule.
 func (o *Order) refuse(rule string, f *ops.Fault) { o.rule, o.fault = rule, f }
 
@@ -92,7 +101,7 @@ func runRequest(by ops.Identity, entry *ops.Entry) access.Request {
 // carries (rule R5).
 //
 // The error is one of the store, or Busy when too many calls wait, in line or for an
-// approval, of all or of the one who ordered them; then nothing of orders may be
+// approval (but see Order.Answered), of all or of the one who ordered them; then nothing of orders may be
 // committed. All of orders are of one identity.
 func (d *Door) Admit(tx journal.Tx, orders ...Order) ([]Ticket, error) {
 	if fault := d.room(orders); fault != nil {
@@ -128,6 +137,17 @@ func (d *Door) admit(tx journal.Tx, o Order) (Ticket, error) {
 	}
 	if fault := d.take(o); fault != nil {
 		o.refuse(ruleRate, fault)
+	}
+	if o.asking != nil && o.fault == nil {
+		fault, err := d.tooManyWait(tx, call.By)
+		switch {
+		case err != nil:
+			return Ticket{}, err
+		case fault != nil && !o.answered:
+			return Ticket{}, fault
+		case fault != nil:
+			o.refuse(ruleWaiting, fault)
+		}
 	}
 	if err := insert(tx, o, string(d.store.Boot())); err != nil {
 		return Ticket{}, err

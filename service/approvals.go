@@ -197,21 +197,25 @@ func bind(call ops.Call, entry *ops.Entry, policy string, things map[string]stri
 	return b
 }
 
-// park writes o as a call that waits for an approval. The error is Busy, with nothing
-// to be committed, when too many wait.
-func (d *Door) park(tx journal.Tx, o Order) (ApprovalID, error) {
-	call := o.call
+// tooManyWait is a fault when no more calls of by may wait for an approval.
+func (d *Door) tooManyWait(tx journal.Tx, by ops.Identity) (*ops.Fault, error) {
 	all, own := 0, 0
 	if err := tx.Query(`SELECT count(*), coalesce(sum(CASE WHEN by_id = $1 THEN 1 ELSE 0 END), 0) FROM approval WHERE state = 'pending'`,
-		func(scan func(...any) error) error { return scan(&all, &own) }, string(call.By.ID)); err != nil {
-		return "", err
+		func(scan func(...any) error) error { return scan(&all, &own) }, string(by.ID)); err != nil {
+		return nil, err
 	}
 	switch {
 	case own >= d.approvals.limits.Share:
-		return "", ops.Faultf(ops.Busy, "%d calls of %s wait for an approval already; have them decided or cancel some", own, call.By)
+		return ops.Faultf(ops.Busy, "%d calls of %s wait for an approval already; have them decided or cancel some", own, by), nil
 	case all >= d.approvals.limits.Most:
-		return "", ops.Faultf(ops.Busy, "%d calls wait for an approval already; try again when some are decided", all)
+		return ops.Faultf(ops.Busy, "%d calls wait for an approval already; try again when some are decided", all), nil
 	}
+	return nil, nil
+}
+
+// park writes o as a call that waits for an approval.
+func (d *Door) park(tx journal.Tx, o Order) (ApprovalID, error) {
+	call := o.call
 	now := tx.Now()
 	a := approval{
 		id: newApprovalID(), state: Pending, summary: o.entry.Summary, sideEffecting: o.entry.SideEffecting,

@@ -120,6 +120,7 @@ const (
 	ruleKeyLength = "idempotency key"
 	ruleIdentity  = "identity: not live"
 	ruleRate      = "rate"
+	ruleWaiting   = "approval: too many wait"
 	ruleBinding   = "approval: what it rests on cannot be read"
 	ruleLoop      = "R8 loop limit"
 )

@@ -309,6 +309,9 @@ func (t *Threads) takeOnce(ctx context.Context, by ops.Identity, a arrival, r re
 	orders := make([]service.Order, len(calls))
 	for i, c := range calls {
 		orders[i] = t.door.Prepare(c)
+		if a.adaptor != Adaptor { // the next messages of the chat must not wait for this one
+			orders[i] = orders[i].Answered()
+		}
 	}
 	var ack Ack
 	var tickets []service.Ticket
