@@ -64,8 +64,14 @@ func (t *Threads) control(tx journal.Tx, by ops.Identity, thread, text string, w
 }
 
 func (t *Threads) stopped(tx journal.Tx, by ops.Identity, thread string) error {
-	if err := t.door.Hold(tx, by, thread); err != nil {
+	all, err := standingTogether(tx, thread)
+	if err != nil {
 		return err
+	}
+	for _, id := range all {
+		if err := t.door.Hold(tx, by, id); err != nil {
+			return err
+		}
 	}
 	return t.note(tx, thread, "stop", "%s has stopped this thread: nothing is begun in it, and nobody is woken, until an operator writes START.", string(by.ID))
 }
@@ -83,11 +89,17 @@ func (t *Threads) started(tx journal.Tx, by ops.Identity, thread string, written
 				string(by.ID), ops.Stamp(written), ops.Stamp(stop))
 		}
 	}
-	if err := t.door.Release(tx, by, thread); err != nil {
+	all, err := standingTogether(tx, thread)
+	if err != nil {
 		return err
 	}
-	if _, err := t.releaseWakes(tx, thread); err != nil {
-		return err
+	for _, id := range all {
+		if err := t.door.Release(tx, by, id); err != nil {
+			return err
+		}
+		if _, err := t.releaseWakes(tx, id); err != nil {
+			return err
+		}
 	}
 	everything, err := t.held(tx, thread)
 	if err != nil {
@@ -97,6 +109,20 @@ func (t *Threads) started(tx journal.Tx, by ops.Identity, thread string, written
 		return t.note(tx, thread, "start", "%s has started this thread. All agents are stopped still: box start --all starts them.", string(by.ID))
 	}
 	return t.note(tx, thread, "start", "%s has started this thread.", string(by.ID))
+}
+
+// standingTogether returns thread, and those that were opened at the place of a chat where
+// it stands before its root was known: to people they are one thread.
+func standingTogether(tx journal.Tx, thread string) ([]string, error) {
+	all := []string{thread}
+	err := tx.Query(`SELECT o.id FROM thread t JOIN thread o ON o.adaptor = t.adaptor AND o.address = t.address
+			WHERE t.id = $1 AND t.adaptor <> 'rooms' AND t.rooted = 1 AND o.rooted = 2 ORDER BY o.id`, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		all = append(all, id)
+		return err
+	}, thread)
+	return all, err
 }
 
 // note posts a note of the gateway in thread. about says what kind of note it is.
@@ -109,10 +135,19 @@ func (t *Threads) note(tx journal.Tx, thread, about, format string, args ...any)
 // any more. Wrong codes, and those of calls that by may not decide about, are answered
 // alike, a few in a minute.
 func (t *Threads) decided(tx journal.Tx, by ops.Identity, thread string, approve bool, code, reason string) error {
-	var approval, owner, state string
-	if err := tx.Query(`SELECT c.approval, a.by_id, a.state FROM approval_code c JOIN approval a ON a.id = c.approval WHERE c.thread = $1 AND c.code = $2`,
-		func(scan func(...any) error) error { return scan(&approval, &owner, &state) }, thread, code); err != nil {
+	all, err := standingTogether(tx, thread)
+	if err != nil {
 		return err
+	}
+	var approval, owner, state string
+	for _, id := range all {
+		if err := tx.Query(`SELECT c.thread, c.approval, a.by_id, a.state FROM approval_code c JOIN approval a ON a.id = c.approval WHERE c.thread = $1 AND c.code = $2`,
+			func(scan func(...any) error) error { return scan(&thread, &approval, &owner, &state) }, id, code); err != nil {
+			return err
+		}
+		if approval != "" {
+			break
+		}
 	}
 	if approval == "" {
 		return t.wrongCode(tx, thread, "No call that waits for approval in this thread has the code %s.", code)
