@@ -29,8 +29,17 @@ var bodies = map[string]string{
 	"/v1/audit/verify": `{"checkpoint":""}`,
 	"/v1/agents":       `{"id":"new","role":"agent"}`,
 
+	"/v1/stop":  `{"thread":"t-1"}`,
+	"/v1/start": `{"thread":"t-1"}`,
+
+	"/v1/envelope/preview":   `{"agent":"scout","errand":"Look."}`,
 	"/v1/approvals/ada/deny": `{"reason":"not now"}`,
+	"/v1/agents/ada/enrol":   `{"agents":["scout"]}`,
+	"/v1/outbox/ada/retry":   `{"again":true}`,
 }
+
+// mayBeEmpty are the routes whose body needs no member.
+var mayBeEmpty = []string{"/v1/approvals/{id}/deny", "/v1/outbox/{id}/retry"}
 
 // spoil returns request body with its first name replaced.
 func spoil(body, by string) string {
@@ -52,6 +61,9 @@ func TestEveryRouteRefuses(t *testing.T) {
 	}
 	for template, methods := range d.Paths {
 		for method, op := range methods {
+			if op.OperationID == hookOperation { // its body is somebody else's, and it has a test of its own
+				continue
+			}
 			method = strings.ToUpper(method)
 			path := strings.NewReplacer("{id}", "ada", "{name}", "tools").Replace(template)
 			valid := request{method: method, path: path, as: "ada", body: bodies[path]}
@@ -149,13 +161,13 @@ func TestEveryRouteRefuses(t *testing.T) {
 					refusal{"twice", body(`{"` + name + `":"x",` + valid.body[1:]), ops.BadRequest},
 					refusal{"twice, escaped", body(fmt.Sprintf(`{"\u%04x%s":"x",%s`, name[0], name[1:], valid.body[1:])), ops.BadRequest},
 					refusal{"null for a value", body(`{"` + name + `":null,` + valid.body[1:]), ops.BadRequest},
-					refusal{"a number for a string", body(strings.Replace(valid.body, `":"`, `":7,"x":"`, 1)), ops.BadRequest},
+					refusal{"a number for a value", body(fmt.Sprintf(`{"%s":7}`, name)), ops.BadRequest},
 					refusal{"one too many", body(valid.body[:len(valid.body)-1] + `,"extra":1}`), ops.BadRequest},
-					refusal{"invalid UTF-8", body(strings.Replace(valid.body, `":"`, "\":\"\xff", 1)), ops.BadRequest},
-					refusal{"half a surrogate", body(strings.Replace(valid.body, `":"`, `":"\ud800`, 1)), ops.BadRequest},
+					refusal{"invalid UTF-8", body(fmt.Sprintf("{\"%s\":\"\xff\"}", name)), ops.BadRequest},
+					refusal{"half a surrogate", body(fmt.Sprintf(`{"%s":"\ud800"}`, name)), ops.BadRequest},
 					refusal{"too large", body(valid.body + strings.Repeat(" ", 1<<20)), ops.TooLarge},
 				)
-				if template != "/v1/approvals/{id}/deny" { // which needs no reason
+				if !slices.Contains(mayBeEmpty, template) {
 					table = append(table, refusal{"empty object", body(`{}`), ops.BadRequest})
 				}
 			}
