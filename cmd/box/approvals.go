@@ -159,42 +159,38 @@ func (a *app) approval(ctx context.Context, c *client, r request) error {
 	if a.json || a.jsonl {
 		return a.document(raw)
 	}
-	line := func(name, value string) {
-		if value != "" && err == nil {
-			err = a.printf("%-12s%s\n", name, clean(value))
-		}
-	}
+	s := sheet{app: a}
 	effect := "none"
 	if got.SideEffecting {
 		effect = "has side effects"
 	}
-	line("approval", got.Approval)
-	line("state", got.State)
-	line("call", got.Call)
-	line("by", got.By.Role+" "+got.By.ID)
-	line("op", got.Op)
-	line("summary", got.Summary)
-	line("effect", effect)
-	line("params", string(got.Params))
-	line("source", got.Source)
+	s.line("approval", got.Approval)
+	s.line("state", got.State)
+	s.line("call", got.Call)
+	s.line("by", got.By.Role+" "+got.By.ID)
+	s.line("op", got.Op)
+	s.line("summary", got.Summary)
+	s.line("effect", effect)
+	s.line("params", string(got.Params))
+	s.line("source", got.Source)
 	if got.From.Answer != nil {
-		line("answer", got.From.Answer.Adaptor+" "+got.From.Answer.Opaque)
+		s.line("answer", got.From.Answer.Adaptor+" "+got.From.Answer.Opaque)
 	}
-	line("requested", stamp(got.RequestedAt))
-	line("expires", stamp(got.ExpiresAt))
-	line("decided", maybeStamp(got.DecidedAt))
+	s.line("requested", stamp(got.RequestedAt))
+	s.line("expires", stamp(got.ExpiresAt))
+	s.line("decided", maybeStamp(got.DecidedAt))
 	if got.DecidedBy != nil {
-		line("decided by", got.DecidedBy.Role+" "+got.DecidedBy.ID)
+		s.line("decided by", got.DecidedBy.Role+" "+got.DecidedBy.ID)
 	}
-	line("reason", got.Reason)
-	line("definition", got.Bound.Definition)
+	s.line("reason", got.Reason)
+	s.line("definition", got.Bound.Definition)
 	for _, name := range slices.Sorted(maps.Keys(got.Bound.RestsOn)) {
-		line("rests on", name+" "+got.Bound.RestsOn[name])
+		s.line("rests on", name+" "+got.Bound.RestsOn[name])
 	}
-	line("hash", got.Hash)
-	line("policy", got.Policy)
+	s.line("hash", got.Hash)
+	s.line("policy", got.Policy)
 	for _, change := range got.Changed {
-		line("changed", strings.TrimSpace(change.What+" was "+change.Was+" is "+change.Is))
+		s.line("changed", strings.TrimSpace(change.What+" was "+change.Was+" is "+change.Is))
 	}
-	return err
+	return s.err
 }

@@ -117,6 +117,26 @@ func (a *app) printf(format string, args ...any) error {
 	return a.write(fmt.Appendf(nil, format, args...))
 }
 
+// sheet prints one thing for people, a line for each part of it that there is. What it is
+// given need not be clean. Nothing is printed behind err.
+type sheet struct {
+	app *app
+	err error
+}
+
+func (s *sheet) line(name, value string) {
+	if value != "" && s.err == nil {
+		s.err = s.app.printf("%-12s%s\n", name, clean(value))
+	}
+}
+
+// text prints a value of several lines.
+func (s *sheet) text(name, value string) {
+	if value != "" && s.err == nil {
+		s.err = s.app.printf("%s\n%s", name, indent(cleanText(value)))
+	}
+}
+
 func (a *app) write(b []byte) error {
 	if _, err := a.out.Write(b); err != nil {
 		return fmt.Errorf("write to standard output: %w", err)

@@ -231,48 +231,42 @@ func (a *app) timer(ctx context.Context, c *client, r request) error {
 	if a.json || a.jsonl {
 		return a.document(raw)
 	}
-	line := func(name, value string) {
-		if value != "" && err == nil {
-			err = a.printf("%-12s%s\n", name, clean(value))
-		}
-	}
+	s := sheet{app: a}
 	number := func(n int64) string {
 		if n == 0 {
 			return ""
 		}
 		return strconv.FormatInt(n, 10)
 	}
-	line("timer", got.Timer)
-	line("name", got.Name)
-	line("state", got.State)
-	line("reason", got.Reason)
-	line("agent", got.Agent)
-	line("schedule", got.Schedule+" in "+got.Zone)
-	line("next", maybeStamp(got.NextAt))
-	line("last", maybeStamp(got.LastAt))
-	line("last wake", got.LastWake)
-	line("runs", strconv.FormatInt(got.Runs, 10))
-	line("at most", number(got.MaxRuns))
-	line("until", maybeStamp(got.Until))
-	line("jitter", got.Jitter)
-	line("overlap", got.Overlap)
-	line("missed", got.Missed)
-	line("queued", number(got.Queued))
-	line("deadline", got.Deadline)
-	line("ops", strings.Join(got.Ops, " "))
-	line("by", got.By.Role+" "+got.By.ID)
-	line("source", got.Source)
-	line("made", stamp(got.CreatedAt))
-	line("ended", maybeStamp(got.EndedAt))
+	s.line("timer", got.Timer)
+	s.line("name", got.Name)
+	s.line("state", got.State)
+	s.line("reason", got.Reason)
+	s.line("agent", got.Agent)
+	s.line("schedule", got.Schedule+" in "+got.Zone)
+	s.line("next", maybeStamp(got.NextAt))
+	s.line("last", maybeStamp(got.LastAt))
+	s.line("last wake", got.LastWake)
+	s.line("runs", strconv.FormatInt(got.Runs, 10))
+	s.line("at most", number(got.MaxRuns))
+	s.line("until", maybeStamp(got.Until))
+	s.line("jitter", got.Jitter)
+	s.line("overlap", got.Overlap)
+	s.line("missed", got.Missed)
+	s.line("queued", number(got.Queued))
+	s.line("deadline", got.Deadline)
+	s.line("ops", strings.Join(got.Ops, " "))
+	s.line("by", got.By.Role+" "+got.By.ID)
+	s.line("source", got.Source)
+	s.line("made", stamp(got.CreatedAt))
+	s.line("ended", maybeStamp(got.EndedAt))
 	prompt := "prompt"
 	if !got.Trusted {
 		prompt = "prompt, untrusted"
 	}
-	if err == nil {
-		err = a.printf("%s\n%s", prompt, indent(cleanText(got.Prompt)))
-	}
-	if err != nil || len(got.Occurrences) == 0 {
-		return err
+	s.text(prompt, got.Prompt)
+	if s.err != nil || len(got.Occurrences) == 0 {
+		return s.err
 	}
 	t := newTable("N", "DUE", "TIMES", "OUTCOME", "WAKE", "FAULT")
 	for _, o := range got.Occurrences {

@@ -108,39 +108,30 @@ func (a *app) wake(ctx context.Context, c *client, id string) error {
 	if a.json || a.jsonl {
 		return a.document(raw)
 	}
-	line := func(name, value string) {
-		if value != "" && err == nil {
-			err = a.printf("%-12s%s\n", name, clean(value))
-		}
-	}
-	text := func(name, value string) {
-		if value != "" && err == nil {
-			err = a.printf("%s\n%s", name, indent(cleanText(value)))
-		}
-	}
-	line("wake", got.Wake)
-	line("state", got.State)
-	line("verdict", got.Verdict)
-	line("agent", got.Agent)
-	line("thread", got.Thread)
-	line("cause", got.Cause)
-	line("name", got.Name)
-	line("source", got.Source)
+	s := sheet{app: a}
+	s.line("wake", got.Wake)
+	s.line("state", got.State)
+	s.line("verdict", got.Verdict)
+	s.line("agent", got.Agent)
+	s.line("thread", got.Thread)
+	s.line("cause", got.Cause)
+	s.line("name", got.Name)
+	s.line("source", got.Source)
 	if got.By != nil {
-		line("by", got.By.Role+" "+got.By.ID)
+		s.line("by", got.By.Role+" "+got.By.ID)
 	}
-	line("root", got.Root)
-	line("hops", strconv.FormatInt(got.Hops, 10))
-	line("ops", strings.Join(got.Ops, " "))
-	line("raised", stamp(got.RaisedAt))
-	line("deadline", maybeStamp(got.Deadline))
-	line("ended", maybeStamp(got.EndedAt))
-	line("envelope", got.Post)
-	line("summary", got.Summary)
+	s.line("root", got.Root)
+	s.line("hops", strconv.FormatInt(got.Hops, 10))
+	s.line("ops", strings.Join(got.Ops, " "))
+	s.line("raised", stamp(got.RaisedAt))
+	s.line("deadline", maybeStamp(got.Deadline))
+	s.line("ended", maybeStamp(got.EndedAt))
+	s.line("envelope", got.Post)
+	s.line("summary", got.Summary)
 	for _, ref := range got.Refs {
-		line("ref", ref)
+		s.line("ref", ref)
 	}
-	text("errand", got.Errand)
-	text("shown, untrusted", got.Shown)
-	return err
+	s.text("errand", got.Errand)
+	s.text("shown, untrusted", got.Shown)
+	return s.err
 }
