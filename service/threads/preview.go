@@ -12,12 +12,12 @@ import (
 	"inband/service/journal"
 )
 
-// What stands in a preview where a wake has its id and its key. Neither can be one: no
-// wake was made in the year 1970, and keys have no zeros.
-const (
-	PreviewKey         = "0000-0000-0000"
-	previewWake WakeID = "w-00000000000000000000000000"
-)
+// PreviewKey stands in a preview where a wake has its key. It can be none: keys have no
+// zeros.
+const PreviewKey = "0000-0000-0000"
+
+// previewWake stands where it has its id: no wake was made in the year 1970.
+const previewWake WakeID = "w-00000000000000000000000000"
 
 // Preview is an envelope as it would be now. Nobody was woken by it.
 type Preview struct {
