@@ -163,7 +163,7 @@ type Server struct {
 	hosts    map[string]bool
 	router   *chi.Mux
 	api      huma.API
-	document []byte // openapi.json
+	document func() ([]byte, error) // openapi.json, made when it is first asked for
 	requests chan struct{}
 	hooked   chan struct{} // as requests, of those that need no token but a signature
 	http     *http.Server
@@ -215,9 +215,7 @@ func New(c Config) (*Server, error) {
 	s.api.UseMiddleware(s.guard)
 	s.routes()
 	listCodes(s.api.OpenAPI().Components.Schemas)
-	if s.document, err = json.Marshal(s.api.OpenAPI()); err != nil {
-		return nil, fmt.Errorf("httpapi: write the OpenAPI document: %w", err)
-	}
+	s.document = sync.OnceValues(func() ([]byte, error) { return json.Marshal(s.api.OpenAPI()) })
 	s.http = &http.Server{
 		Handler:                      s.Handler(),
 		ReadHeaderTimeout:            limits.ReadHeader,
@@ -352,8 +350,12 @@ func (s *Server) openRoutes() {
 			Description: "OpenAPI 3.1",
 			Content:     map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}}},
 		}},
-	}, func(context.Context, *none) (*document, error) {
-		return &document{ContentType: "application/json", Body: s.document}, nil
+	}, func(ctx context.Context, _ *none) (*document, error) {
+		b, err := s.document()
+		if err != nil {
+			return nil, s.problem(ctx, fmt.Errorf("write the OpenAPI document: %w", err))
+		}
+		return &document{ContentType: "application/json", Body: b}, nil
 	})
 }
 
