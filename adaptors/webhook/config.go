@@ -91,6 +91,7 @@ type Fields struct {
 	User      string `json:"user"`
 	Name      string `json:"name"`
 	Text      string `json:"text"`
+	Beside    string `json:"beside"`     // what is shown beside the text: attachments, previews
 	WrittenAt string `json:"written_at"` // RFC 3339, or seconds or milliseconds since 1970
 	Bot       string `json:"bot"`        // present and neither false nor empty: a program wrote it
 	Mentions  string `json:"mentions"`
@@ -119,7 +120,7 @@ func standard() Config {
 	return Config{
 		Posts: Posts{Unit: threads.UTF16, Most: 4000, Parts: 8},
 		Inbound: Fields{Kind: "kind", Workspace: "workspace", Room: "room", Message: "message", Thread: "thread", User: "user",
-			Name: "name", Text: "text", WrittenAt: "written_at", Bot: "bot", Mentions: "mentions", Gap: "gap"},
+			Name: "name", Text: "text", Beside: "beside", WrittenAt: "written_at", Bot: "bot", Mentions: "mentions", Gap: "gap"},
 		Unescape: Plain, Poll: 60, Timeout: 20,
 	}
 }

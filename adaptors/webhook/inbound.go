@@ -97,7 +97,7 @@ func (a *Adaptor) inbound(body []byte) (in threads.Inbound, heard *threads.Heard
 		Adaptor: a.cfg.Name, Kind: kind,
 		Workspace: r.id("workspace", f.Workspace), Room: r.id("room", f.Room), Message: r.id("message", f.Message),
 		User: r.id("user", f.User), Name: clip(r.text("name", f.Name), maxID),
-		Bot: truthy(r.get(f.Bot)), Text: r.text("text", f.Text),
+		Bot: truthy(r.get(f.Bot)), Text: r.text("text", f.Text), Beside: r.text("beside", f.Beside),
 	}
 	root := r.id("thread", f.Thread)
 	written := r.get(f.WrittenAt)
@@ -118,10 +118,13 @@ func (a *Adaptor) inbound(body []byte) (in threads.Inbound, heard *threads.Heard
 		return in, nil, absent("user", f.User)
 	case !r.has(f.Text) && kind == threads.Message:
 		return in, nil, absent("text", f.Text)
-	case strings.ContainsRune(in.Text, 0):
+	case strings.ContainsRune(in.Text, 0) || strings.ContainsRune(in.Beside, 0):
 		return in, nil, ops.Faultf(ops.BadRequest, "text: it holds U+0000, which no text has")
 	}
 	if a.cfg.Unescape == HTML {
+		if shown := labelled(in.Text); shown != unescape(in.Text) {
+			in.Beside = shown + "\n" + in.Beside
+		}
 		in.Text = unescape(in.Text)
 	}
 	var err error

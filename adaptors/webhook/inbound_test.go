@@ -119,6 +119,9 @@ func TestPayloads(t *testing.T) {
 		fault      string
 	}{
 		{"the least", `{"room":"C1","message":"m-1","user":"U2","text":"hi"}`, nil, base, "", ""},
+		{"something beside it", `{"room":"C1","message":"m-1","user":"U2","text":"hi","beside":"a card"}`, nil, with(func(in *threads.Inbound) { in.Beside = "a card" }), "", ""},
+		{"a link with a label", `{"room":"C1","message":"m-1","user":"U2","text":"see <https://h/|this &amp; that>"}`, func(f map[string]any) { f["unescape"] = "html" },
+			with(func(in *threads.Inbound) { in.Text, in.Beside = "see https://h/", "see this & that\n" }), "", ""},
 		{"all of it", `{"kind":"message","workspace":"W","room":"C1","message":"m-2","thread":"m-1","user":"U2","name":"Ada","text":"hi","written_at":"2026-05-01T14:00:00.25+02:00","bot":false,"mentions":["U1","U3"],"more":{"a":[1]}}`, nil,
 			with(func(in *threads.Inbound) {
 				in.Workspace, in.Message, in.Name, in.WrittenAt, in.Mentions = "W", "m-2", "Ada", at, []string{"U1", "U3"}

@@ -13,7 +13,12 @@ var entities = strings.NewReplacer("&lt;", "<", "&gt;", ">", "&amp;", "&")
 // entities and use < and > for tokens: <URL> and <URL|label> become the URL, <@user|name>
 // becomes @user, <#room|name> #room and <!word> !word. Tokens are looked for first, so
 // that what a user has typed never becomes one; each entity is decoded once.
-func unescape(s string) string {
+func unescape(s string) string { return undo(s, false) }
+
+// labelled is the same as the platform shows it: with the labels of tokens in their places.
+func labelled(s string) string { return undo(s, true) }
+
+func undo(s string, labels bool) string {
 	var b strings.Builder
 	for {
 		i := strings.IndexByte(s, '<')
@@ -28,7 +33,10 @@ func unescape(s string) string {
 		}
 		b.WriteString(entities.Replace(s[:i]))
 		s = s[i+len(inside)+2:]
-		name, _, _ := strings.Cut(inside, "|")
+		name, label, _ := strings.Cut(inside, "|")
+		if labels && label != "" {
+			name = label
+		}
 		b.WriteString(entities.Replace(name))
 	}
 	b.WriteString(entities.Replace(s))

@@ -38,6 +38,20 @@ func TestUnescape(t *testing.T) {
 	}
 }
 
+// What a platform shows in place of an address is known too.
+func TestLabelled(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain &lt;":                      "plain <",
+		"<https://h/>":                    "https://h/",
+		"<https://h/|[DM {&amp;}]> <@U1>": "[DM {&}] @U1",
+		"<@U2|ada> <#C1|ops> <!here|>":    "ada ops !here",
+	} {
+		if got := labelled(in); got != want {
+			t.Errorf("labelled(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
 // What a user types arrives as it was typed, once the platform has escaped it.
 func FuzzUnescape(f *testing.F) {
 	for _, s := range []string{"a < b && c", "<@U1>", "&amp;lt;", "<https://h/|x>", "&&lt;;"} {

@@ -140,6 +140,7 @@ type Inbound struct {
 	Bot       bool   // the platform says that a program wrote it
 	Mentions  []string
 	Text      string // valid UTF-8 without U+0000, at most MaxText bytes
+	Beside    string // what the platform shows and Text has not, such as labels of links and attachments; it is never read
 	WrittenAt time.Time
 	CatchUp   bool // it was fetched after a disconnect
 	History   bool // it is older than all that this gateway answers for: remembered, never run

@@ -12,7 +12,7 @@ import (
 
 // edited takes an edit: it is remembered, and never run.
 func (t *Threads) edited(ctx context.Context, h *heard, seen received) (Heard, error) {
-	if seen.known && seen.hash == h.hash {
+	if seen.known && seen.hash == h.hash && h.Beside == "" {
 		return Heard{Status: Edited, Thread: seen.thread}, nil // a preview, or the same text once more
 	}
 	orders, err := t.ordersOf(ctx, h)

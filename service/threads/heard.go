@@ -105,7 +105,7 @@ func (in Inbound) check() *ops.Fault {
 		return ops.Faultf(ops.BadRequest, "address: want at most %d bytes of printable UTF-8", maxAddress)
 	case in.Kind != Message && in.Kind != Edit && in.Kind != System:
 		return ops.Faultf(ops.BadRequest, "kind: want message, edit or system")
-	case !utf8.ValidString(in.Text) || strings.ContainsRune(in.Text, 0):
+	case !utf8.ValidString(in.Text) || strings.ContainsRune(in.Text, 0) || !utf8.ValidString(in.Beside) || strings.ContainsRune(in.Beside, 0):
 		return ops.Faultf(ops.BadRequest, "text: want valid UTF-8 without U+0000")
 	}
 	return nil
@@ -120,15 +120,10 @@ func (t *Threads) ignored(reason string) Heard {
 // overheard takes what a platform itself says. It is not read; but a topic or a notice may
 // hold anybody's words, which those in its thread are shown.
 func (t *Threads) overheard(ctx context.Context, in Inbound) (Heard, error) {
-	m := material{}
-	switch {
-	case len(in.Text) > MaxText:
-		m = material{overflow: true, whole: true}
-	case strings.TrimSpace(in.Text) == "":
+	if in.Text += "\n" + in.Beside; strings.TrimSpace(in.Text) == "" {
 		return t.ignored(systemMessage), nil
-	default:
-		m = t.materialOf(in.Text)
 	}
+	m := t.materialUpTo(in.Text)
 	var thread string
 	find := func(tx journal.Tx) (err error) {
 		thread, err = findThread(tx, in.Adaptor, in.Address)
@@ -158,6 +153,7 @@ type heard struct {
 	fresh    bool         // it was written within LateAfter of now
 	hash     string
 	material material
+	beside   material         // what was shown beside it
 	mentions []ops.IdentityID // agents, each once
 	unheard  int              // more of them than may be woken
 }
@@ -219,14 +215,22 @@ func (t *Threads) arrive(ctx context.Context, chat Chat, in Inbound) (*heard, er
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case h.who.Role == ops.Operator:
-	case len(in.Text) > MaxText:
-		h.material = material{overflow: true, whole: true} // who knows what stands in it
-	default:
-		h.material = t.materialOf(in.Text)
+	if h.who.Role != ops.Operator {
+		h.material = t.materialUpTo(in.Text)
+	}
+	if in.Beside != "" {
+		h.beside = t.materialUpTo(in.Beside)
 	}
 	return h, nil
+}
+
+// materialUpTo is materialOf a text that may be longer than is read: who knows what stands
+// in that.
+func (t *Threads) materialUpTo(text string) material {
+	if len(text) > MaxText {
+		return material{overflow: true, whole: true}
+	}
+	return t.materialOf(text)
 }
 
 // author is under whom the words of h are kept as material.
@@ -412,10 +416,22 @@ func (t *Threads) remembered(ctx context.Context, h *heard, reason string) (Hear
 
 // keep records the words of h as material, unless they are an operator's.
 func (h *heard) keep(tx journal.Tx, thread string) error {
+	if err := h.keepBeside(tx, thread); err != nil {
+		return err
+	}
 	if h.who.Role == ops.Operator {
 		return nil
 	}
 	return keepMaterial(tx, thread, h.author(), h.material)
+}
+
+// keepBeside records what was shown beside h as anybody's words. Beside an operator's it may
+// be the label of a link, which is theirs: only what looks like an order counts there.
+func (h *heard) keepBeside(tx journal.Tx, thread string) error {
+	if h.Beside == "" || h.who.Role == ops.Operator && len(h.beside.orders) == 0 && !h.beside.overflow {
+		return nil
+	}
+	return keepMaterial(tx, thread, "", h.beside)
 }
 
 // replied takes the message of an agent as its reply.
@@ -434,6 +450,9 @@ func (t *Threads) replied(ctx context.Context, h *heard) (Heard, error) {
 				answer.Status = Duplicate
 			}
 			if err := h.claim(tx, answer, ack.Reply); err != nil {
+				return err
+			}
+			if err := h.keepBeside(tx, ack.Thread); err != nil {
 				return err
 			}
 			return t.late(tx, h, ack)
