@@ -34,7 +34,6 @@ type onRecord struct {
 	posts     map[string][]postRow   // by the platform's id
 	outbox    []outboxRow
 	wakes     []wakeRow
-	rooms     map[string]string // threads of chats
 }
 
 type callRow struct {
@@ -297,6 +296,7 @@ func (d *day) verifyOrders(r *onRecord) {
 func (d *day) verifyOrder(r *onRecord, w *written, c *callRow, o order) {
 	d.t.Helper()
 	fits := false
+	busy := c.state == string(ops.Refused) && c.code == string(ops.Busy) // too many of its agent wait
 	switch {
 	case o.kind == isRead:
 		fits = c.op == "box.exec"
@@ -311,13 +311,16 @@ func (d *day) verifyOrder(r *onRecord, w *written, c *callRow, o order) {
 		return
 	}
 	d.count["calls "+c.state]++
+	if busy {
+		d.count["calls refused as too many wait"]++
+	}
 	approval, waited := r.approvals[c.id]
 	ran := c.state == string(ops.Succeeded) || c.state == string(ops.Unknown)
 	switch o.kind {
 	case isWrong:
 		fits = c.state == string(ops.Refused) && c.code == string(ops.WrongKey)
 	case isUnkeyed:
-		fits = waited
+		fits = waited || busy
 	case isEcho:
 		before, after := r.posts[o.of], r.posts[w.id]
 		if len(before) == 1 && len(after) == 1 && before[0].thread == after[0].thread && before[0].seq < after[0].seq {
