@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"inband/ops"
@@ -520,11 +521,22 @@ func (t *Threads) listened(ctx context.Context, h *heard) (Heard, error) {
 	return answer, nil
 }
 
+// oneWord is the platform's id of a stranger for the line of an envelope that is trusted:
+// where people choose their ids, one may read like an errand.
+func oneWord(id string) string {
+	return strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("@:.+_-", r) || unicode.IsSpace(r) {
+			return '_'
+		}
+		return r
+	}, id)
+}
+
 // wakeMentioned wakes the agents that a person's message mentions: a new root cause, with
 // nobody between. Why one cannot be woken is said in the thread.
 func (t *Threads) wakeMentioned(tx journal.Tx, h *heard, thread string) error {
 	for _, agent := range h.mentions {
-		e := Errand{Agent: agent, Cause: ByMessage, Source: h.source(), By: h.who, Name: h.User, Thread: thread, Ops: []ops.OpName{"dm.send"}}
+		e := Errand{Agent: agent, Cause: ByMessage, Source: h.source(), By: h.who, Name: oneWord(h.User), Thread: thread, Ops: []ops.OpName{"dm.send"}}
 		if h.who.Role == ops.Operator {
 			e.Name, e.Text = string(h.who.ID), h.Text
 		} else {
