@@ -40,8 +40,8 @@ const longDay = 400
 // cut. Agents see what stands in the chat and nothing else. In the end the journal and the
 // bridge's own file are held against what everybody has written, see day_verify_test.go.
 //
-// INBAND_DAY is how many rounds it has, INBAND_DAY_SEED repeats what was written and
-// broken in another one.
+// INBAND_DAY is how many rounds it has. INBAND_DAY_SEED has the same chances again; what
+// becomes of them depends on how fast the processes are.
 func TestDay(t *testing.T) {
 	rounds, seed := 26, uint64(time.Now().UnixNano())
 	if s := os.Getenv("INBAND_DAY"); s != "" {
