@@ -27,7 +27,7 @@ import (
 // dayMarks are the moments of a chat at which a gateway is killed, beside random ones.
 var dayMarks = []string{
 	"threads.reply-taken", "threads.sending", "threads.sent", "threads.marked",
-	"door.admitted", "door.started", "door.executed", "door.settled",
+	"door.started", "door.executed", "door.settled",
 	"journal.before-commit", "journal.after-commit",
 }
 
