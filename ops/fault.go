@@ -94,7 +94,7 @@ var codes = []CodeInfo{
 	{NotStarted, http.StatusServiceUnavailable, ExitFailed, true, "The gateway stopped before the call began; nothing ran. Order it again."},
 	{OutcomeUnknown, http.StatusConflict, ExitFailed, false, "A side-effecting call was interrupted: it may have acted, wholly or in part. It is never run again by itself; look, then decide."},
 	{Busy, http.StatusServiceUnavailable, ExitUnreachable, true, "A queue is full. Nothing was taken; try again later."},
-	{Unavailable, http.StatusServiceUnavailable, ExitUnreachable, true, "The gateway is starting, stopping, or cannot write to its store."},
+	{Unavailable, http.StatusServiceUnavailable, ExitUnreachable, true, "The gateway is starting, stopping, or cannot write to its store; or a chat has still to say where the message stands that this one answers."},
 	{Internal, http.StatusInternalServerError, ExitFailed, false, "A fault of the gateway itself; its log has the particulars."},
 }
 

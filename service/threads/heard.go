@@ -437,6 +437,9 @@ func (h *heard) keepBeside(tx journal.Tx, thread string) error {
 
 // replied takes the message of an agent as its reply.
 func (t *Threads) replied(ctx context.Context, h *heard) (Heard, error) {
+	if err := t.early(ctx, h); err != nil {
+		return Heard{}, err
+	}
 	thread, err := t.findOrOpen(ctx, h)
 	if err != nil {
 		return Heard{}, err
@@ -463,6 +466,34 @@ func (t *Threads) replied(ctx context.Context, h *heard) (Heard, error) {
 		return Heard{}, err
 	}
 	return answer, nil
+}
+
+// early returns Unavailable for a message that carries the key of a wake whose envelope is
+// being posted: the agent has read it in the chat before the chat has said where it stands,
+// and its thread is not known here. That is known, or given up, as soon as the outbox has
+// looked; until then the message is to be handed in again.
+func (t *Threads) early(ctx context.Context, h *heard) error {
+	var keys []string
+	if err := t.store.View(ctx, func(tx journal.Tx) error {
+		keys = nil
+		return tx.Query(`SELECT w.key FROM wake w JOIN thread t ON t.id = w.thread AND t.adaptor = $2 AND t.rooted = 0
+				WHERE w.agent = $1 AND w.state = 'open'
+				AND EXISTS (SELECT 1 FROM outbox o WHERE o.kind = 'wake' AND o.about = w.id AND o.state = 'sending')`,
+			func(scan func(...any) error) error {
+				var key string
+				err := scan(&key)
+				keys = append(keys, key)
+				return err
+			}, string(h.who.ID), h.Adaptor)
+	}); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if strings.Contains(h.Text, "#"+key) {
+			return ops.Faultf(ops.Unavailable, "where the message stands that this one answers is not known yet; nothing was taken; hand it in again")
+		}
+	}
+	return nil
 }
 
 // late says in the thread why orders of an old message wait.

@@ -2,6 +2,7 @@ package threads
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -52,6 +53,39 @@ func TestRoot_WhatWasHeardBefore(t *testing.T) {
 			return err
 		}); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// An agent may answer an envelope before the chat has said where it stands. Its words are
+// not taken until that is known, since the key would seem to be of another thread.
+func TestRoot_AnsweredBeforeItIsKnown(t *testing.T) {
+	onSquare(t, func(t *testing.T, s *square) {
+		lost := make(chan struct{})
+		s.board.block = map[string]chan struct{}{"room @U1": lost}
+		e := errand(scout, "")
+		e.Ops = []ops.OpName{"dm.send"}
+		w := s.raise(e)
+		synctest.Wait() // its envelope is on the way
+		var key string
+		s.one(&key, `SELECT key FROM wake WHERE id = $1`, string(w.ID))
+		early := s.said("U1", fmt.Sprintf(`[DM#%s {"to":"clerk","text":"on it"}]`, key))
+		early.Address = "root m1" // as the first post will make it
+		_, err := s.threads.Receive(t.Context(), early)
+		var fault *ops.Fault
+		if !errors.As(err, &fault) || fault.Code != ops.Unavailable {
+			t.Fatalf("an answer before the root is known: %v, want %s", err, ops.Unavailable)
+		}
+		if n := s.number(`SELECT count(*) FROM inbound`); n != 0 {
+			t.Errorf("%d messages are remembered as received", n)
+		}
+		other := s.said("U1", "No order of that wake here.")
+		s.receive(other) // holds up nothing else
+		close(lost)
+		synctest.Wait()
+		heard := s.receive(early)
+		if heard.Thread != w.Thread || heard.Reply == nil || len(heard.Reply.Calls) != 1 || heard.Reply.Calls[0].State != ops.Received {
+			t.Errorf("the answer handed in again: %+v, want its order to run in thread %s", heard, w.Thread)
 		}
 	})
 }
