@@ -138,6 +138,7 @@ type written struct {
 // day drives one state folder and one chat through the day.
 type day struct {
 	t       *testing.T
+	dice    sync.Mutex
 	random  *rand.Rand
 	box     string
 	state   string
@@ -275,9 +276,9 @@ func (d *day) live(mark string) {
 	switch {
 	case mark == "":
 	case strings.HasPrefix(mark, "journal."):
-		armed += fmt.Sprintf(":%d", 1+d.random.IntN(25))
+		armed += fmt.Sprintf(":%d", 1+d.rand(25))
 	default:
-		armed += fmt.Sprintf(":%d", 1+d.random.IntN(4))
+		armed += fmt.Sprintf(":%d", 1+d.rand(4))
 	}
 	d.g, d.mark, d.lived, d.killed = serve(d.t, d.box, d.state, "INBAND_FAILPOINT="+armed), mark, 0, false
 	if d.g.isDead() {
@@ -296,9 +297,9 @@ func (d *day) events() {
 }
 
 // chance is true once in n times.
-func (d *day) chance(n int) bool { return d.random.IntN(n) == 0 }
+func (d *day) chance(n int) bool { return d.rand(n) == 0 }
 
-func pick[T any](d *day, of []T) T { return of[d.random.IntN(len(of))] }
+func pick[T any](d *day, of []T) T { return of[d.rand(len(of))] }
 
 // round is a few minutes of the day.
 func (d *day) round() {
@@ -314,7 +315,7 @@ func (d *day) round() {
 		})
 		d.killed = true
 	}
-	for range 2 + d.random.IntN(4) {
+	for range 2 + d.rand(4) {
 		d.happen()
 	}
 	d.look()
@@ -326,7 +327,11 @@ func (d *day) round() {
 	d.lived++
 }
 
-func (d *day) rand(n int) int { return d.random.IntN(n) }
+func (d *day) rand(n int) int {
+	d.dice.Lock()
+	defer d.dice.Unlock()
+	return d.random.IntN(n)
+}
 
 // revive starts the next gateway when this one is dead.
 func (d *day) revive() {
@@ -465,7 +470,7 @@ func (d *day) say(w *written, room, under, kind string) {
 	if !d.mended && d.chance(9) {
 		w.late = true
 		d.count["late message"]++
-		body["at"] = time.Now().Add(-16*time.Minute - time.Duration(d.random.Int64N(int64(22*time.Hour))))
+		body["at"] = time.Now().Add(-16*time.Minute - time.Duration(d.rand(22*3600))*time.Second)
 	}
 	var said struct{ ID string }
 	d.bridge.Do(d.t, "say", body, &said)

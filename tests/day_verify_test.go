@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -91,6 +92,22 @@ func (d *day) verify() {
 	d.verifyPosts(r)
 	d.verifyWakes(r)
 	d.verifyEvents(r, store)
+}
+
+// about is what is on record of the wake with a key, for messages.
+func (r *onRecord) about(key string) string {
+	var b strings.Builder
+	for _, w := range r.wakes {
+		if w.key == key {
+			fmt.Fprintf(&b, "wake %+v", w)
+			for _, o := range r.outbox {
+				if o.wake == w.id {
+					fmt.Fprintf(&b, "; %+v", o)
+				}
+			}
+		}
+	}
+	return b.String()
 }
 
 // rowsOf reads rows of text columns.
@@ -562,7 +579,7 @@ func (d *day) verifyWakes(r *onRecord) {
 			if r.early[r.inbound[w.id].thread] { // the key is good in the thread of the post only
 				d.count["verdict before the root was known"]++
 			} else {
-				d.t.Errorf("%s has ended a wake of %s as %s, and it goes on", w.id, w.agent, w.verdict)
+				d.t.Errorf("%s has ended a wake of %s as %s, and it goes on; it was taken into %s; %s", w.id, w.agent, w.verdict, r.inbound[w.id].thread, r.about(w.key))
 			}
 		}
 		for _, agent := range w.wakes {

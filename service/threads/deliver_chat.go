@@ -452,8 +452,8 @@ func (t *Threads) markDelivered(tx journal.Tx, d delivery, address string, p Pos
 
 // root keeps that the thread of d stands at address now. Somebody may have answered there
 // before that was known, so that a thread was opened for it: from now on it is this one
-// that is found. What its agents have been shown there they have been shown here, and an
-// operator who has stopped that one meant this.
+// that is found. What its agents have been shown there they have been shown here, an
+// operator who has stopped that one meant this, and whoever was woken there answers here.
 func (t *Threads) root(tx journal.Tx, d delivery, address string) error {
 	var before string
 	if err := tx.Query(`SELECT id FROM thread WHERE adaptor = $1 AND address = $2 AND adaptor <> 'rooms' AND rooted = 1 AND id <> $3`,
@@ -468,6 +468,9 @@ func (t *Threads) root(tx journal.Tx, d delivery, address string) error {
 			return err
 		}
 		if err := t.door.Spread(tx, before, d.thread); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(`UPDATE wake SET thread = $1 WHERE thread = $2 AND state <> 'ended'`, d.thread, before); err != nil {
 			return err
 		}
 	}

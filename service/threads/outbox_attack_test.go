@@ -90,6 +90,33 @@ func TestRoot_AnsweredBeforeItIsKnown(t *testing.T) {
 	})
 }
 
+// Whoever was woken below a post before it was known where that stands answers, with a good
+// key, in the thread that it turns out to be.
+func TestRoot_WokenBeforeItIsKnown(t *testing.T) {
+	onSquare(t, func(t *testing.T, s *square) {
+		lost := make(chan struct{})
+		s.board.block = map[string]chan struct{}{"room @U1": lost}
+		w := s.raise(errand(scout, ""))
+		synctest.Wait()
+		mention := s.said("UA", "have a look")
+		mention.Address, mention.Mentions = "root m1", []string{"U1"} // as the first post will make it
+		early := s.receive(mention).Thread
+		if early == w.Thread {
+			t.Fatal("the thread is known too early for this test")
+		}
+		var key string
+		s.one(&key, `SELECT key FROM wake WHERE thread = $1`, early)
+		close(lost)
+		synctest.Wait()
+		answer := s.said("U1", fmt.Sprintf("[DM#%s {\"to\":\"clerk\",\"text\":\"on it\"}]\n[RESULT#%[1]s {\"verdict\":\"done\",\"summary\":\"seen\"}]", key))
+		answer.Address = "root m1"
+		heard := s.receive(answer)
+		if heard.Thread != w.Thread || heard.Reply == nil || heard.Reply.Verdict != Done || len(heard.Reply.Calls) != 1 || heard.Reply.Calls[0].State != ops.Received {
+			t.Errorf("the answer is %+v, want it in thread %s with its order running and the wake done", heard, w.Thread)
+		}
+	})
+}
+
 func (s *square) addressOf(thread string) (address string) {
 	s.t.Helper()
 	s.one(&address, `SELECT address FROM thread WHERE id = $1`, thread)
