@@ -38,6 +38,15 @@ const (
 	CallCancelled     Code = "CANCELLED"
 	NotStarted        Code = "NOT_STARTED"
 	OutcomeUnknown    Code = "OUTCOME_UNKNOWN"
+	StaleFence        Code = "STALE_FENCE"
+	OutOfSequence     Code = "OUT_OF_SEQUENCE"
+	BadSignature      Code = "BAD_SIGNATURE"
+	PlaneOff          Code = "PLANE_OFF"
+	Unproven          Code = "UNPROVEN"
+	NotVerified       Code = "VERIFICATION_FAILED"
+	NoEvidence        Code = "EVIDENCE_MISSING"
+	NoVerifier        Code = "VERIFIER_UNAVAILABLE"
+	Exhausted         Code = "EXHAUSTED"
 	Busy              Code = "BUSY"
 	Unavailable       Code = "UNAVAILABLE"
 	Internal          Code = "INTERNAL"
@@ -93,6 +102,15 @@ var codes = []CodeInfo{
 	{CallCancelled, http.StatusConflict, ExitFailed, false, "The call was cancelled; `details.started` says whether it had begun."},
 	{NotStarted, http.StatusServiceUnavailable, ExitFailed, true, "The gateway stopped before the call began; nothing ran. Order it again."},
 	{OutcomeUnknown, http.StatusConflict, ExitFailed, false, "A side-effecting call was interrupted: it may have acted, wholly or in part. It is never run again by itself; look, then decide."},
+	{StaleFence, http.StatusConflict, ExitConflict, false, "The lease that the message speaks for is not, or no longer, the one of its run; it is kept as evidence and decides nothing. `details.final` is true: stop, and do not send it again."},
+	{OutOfSequence, http.StatusConflict, ExitConflict, false, "The message is not the next one of its run; `details.expected` is the sequence number that is. Another message stands under this one's number if `details.final` is true."},
+	{BadSignature, http.StatusUnauthorized, ExitNotAllowed, false, "The message is not signed by the key that may say it; `details.final` is true."},
+	{PlaneOff, http.StatusConflict, ExitConflict, false, "Dispatch is off or is being drained, so no work is handed to workers; `box plane on` turns it on."},
+	{Unproven, http.StatusConflict, ExitConflict, false, "A change outside was intended and nobody knows whether it happened, so this cannot be done; `details.mutations` names it. Prove it with `box delegations resolve`."},
+	{NotVerified, http.StatusBadGateway, ExitFailed, false, "The work was returned and a verifier found it wrong; `details` names the verification."},
+	{NoEvidence, http.StatusBadGateway, ExitFailed, false, "The work was returned, but not what it must be verified by; it counts as not done."},
+	{NoVerifier, http.StatusBadGateway, ExitFailed, false, "The work was returned and no verifier came to judge it; it counts as not done."},
+	{Exhausted, http.StatusBadGateway, ExitFailed, false, "Every attempt that the work had has failed; `details.class` says how the last one did."},
 	{Busy, http.StatusServiceUnavailable, ExitUnreachable, true, "A queue is full. Nothing was taken; try again later."},
 	{Unavailable, http.StatusServiceUnavailable, ExitUnreachable, true, "The gateway is starting, stopping, or cannot write to its store; or a chat has still to say where the message stands that this one answers."},
 	{Internal, http.StatusInternalServerError, ExitFailed, false, "A fault of the gateway itself; its log has the particulars."},
