@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,10 @@ var kills = flag.Int("kills", 12, "how often TestKill kills its child")
 // childEnv holds what it is to do and to which journal, as JSON.
 const childEnv = "INBAND_JOURNAL_CHILD"
 
-type child struct{ Do, Path string }
+type child struct {
+	Do, Path string
+	Writers  int // 0 is 8
+}
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childEnv); text != "" {
@@ -51,16 +55,16 @@ func runChild(text string) error {
 	}
 	fmt.Println("open", s.Boot())
 	if c.Do == "write" {
-		keepWriting(s)
+		keepWriting(s, cmp.Or(c.Writers, 8))
 	}
 	_, err = io.Copy(io.Discard, os.Stdin) // until the parent is done with it
 	return errors.Join(err, s.Close())
 }
 
 // keepWriting records names until it is killed, and says of each what it was told.
-func keepWriting(s *sqlite.Store) {
+func keepWriting(s *sqlite.Store, writers int) {
 	var group sync.WaitGroup
-	for w := range 8 {
+	for w := range writers {
 		group.Go(func() {
 			for i := 0; ; i++ {
 				name := fmt.Sprint(s.Boot(), "/", w, "/", i)
@@ -122,7 +126,7 @@ func TestKill(t *testing.T) {
 			env = []string{fmt.Sprintf("INBAND_FAILPOINT=%s:%d", moment, 1+random.IntN(40))}
 			after = -1
 		}
-		cmd, _, lines := start(t, child{"write", path}, env...)
+		cmd, _, lines := start(t, child{Do: "write", Path: path}, env...)
 		for lines.Scan() {
 			verdict, name, _ := strings.Cut(lines.Text(), " ")
 			switch verdict {
@@ -161,7 +165,7 @@ func TestKill(t *testing.T) {
 
 func TestSecondOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	cmd, in, lines := start(t, child{"hold", path})
+	cmd, in, lines := start(t, child{Do: "hold", Path: path})
 	if !lines.Scan() {
 		t.Fatal("the child did not open the journal")
 	}
