@@ -94,3 +94,71 @@ func CronCancel() Op {
 		Catalog: &Catalog{Label: "End a timer", Group: "timers", Output: "application/json"},
 	}
 }
+
+// Bounds on what swarm.spawn hands out.
+const (
+	// MaxSpawnDeadline is the longest that a delegation may take.
+	MaxSpawnDeadline = 7 * 24 * time.Hour
+	// MaxRetries is the most new runs that may follow failures of one class.
+	MaxRetries = 16
+	// MaxProvenance bounds each part of an instruction beside the task, in bytes.
+	MaxProvenance = 16 << 10
+)
+
+// SwarmSpawn is the op that hands work to a worker (plane.md, principle 2). Its call is
+// accepted, and settled when the delegation closes.
+func SwarmSpawn() Op {
+	retries := func(name, doc string) Param {
+		return Param{Name: name, Type: Int, Max: MaxRetries, Optional: true, Doc: doc}
+	}
+	part := func(name, doc string) Param {
+		return Param{Name: name, Type: Text, Max: MaxProvenance, Optional: true, Doc: doc}
+	}
+	return Op{
+		Name: "swarm.spawn", Aliases: []OpName{"swarm"}, Provider: NativeProvider, SideEffecting: true,
+		Summary: "Hand work to a worker; it is done only when a separate verifier says so.",
+		Params: Params{
+			{Name: "task", Type: Text, Max: MaxText, Doc: "What is to be done."},
+			{Name: "implementation", Type: Pattern, Pattern: `[a-z0-9][a-z0-9._-]{0,63}`, Max: 64, Optional: true, Doc: "Which kind of worker; absent, default."},
+			{Name: "source", Type: Object, Optional: true, Doc: "What is worked on.", Fields: Params{
+				{Name: "revision", Type: Pattern, Pattern: `[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*`, Max: 256, Doc: "The digest of a tar archive among the artifacts, or a revision that the worker's repository knows."},
+				{Name: "worktree", Type: Pattern, Pattern: `h1:[A-Za-z0-9+/]{43}=`, Max: 47, Optional: true, Doc: "The digest of the tree that it must be."},
+			}},
+			{Name: "instruction", Type: Object, Optional: true, Doc: "Where the task comes from, each part by itself.", Fields: Params{
+				part("original", "The human's own words."),
+				part("inferred", "The goal as you understood it."),
+				part("context", "What you added."),
+				part("verification", "How it is to be verified, in words."),
+			}},
+			{Name: "artifacts", Type: Strings, Max: 32, Optional: true, Doc: "The names of files that must be returned, relative paths."},
+			{Name: "verify", Type: Object, Optional: true, Doc: "How the verifier tries the result.", Fields: Params{
+				{Name: "command", Type: Strings, Min: 1, Max: 64, Doc: "A program and its words; it passes with exit code 0."},
+			}},
+			{Name: "deadline", Type: Duration, Min: int64(time.Second), Max: int64(MaxSpawnDeadline), Optional: true, Doc: "How long it may take; absent, an hour."},
+			{Name: "retries", Type: Object, Optional: true, Doc: "How many new runs may follow failures of a class.", Fields: Params{
+				retries("worker_lost", "The worker, or the way to it, is gone; absent, 2."),
+				retries("window", "Its time was used up; absent, 0."),
+				retries("human", "A person said that it cannot go on; absent, 0."),
+				retries("invalid_result", "The verifier found it wrong; absent, 1."),
+				retries("unknown_external", "Nobody knows what it did outside; absent, 0."),
+				retries("task_failed", "The worker said that it failed; absent, 0."),
+			}},
+			{Name: "capabilities", Type: Strings, Max: 16, Pattern: `[a-z0-9][a-z0-9._-]{0,63}`, Optional: true, Doc: "What the worker must be able to do."},
+			{Name: "credentials", Type: Strings, Max: 16, Pattern: `(?:file|env|systemd):[A-Za-z0-9_][A-Za-z0-9._-]{0,99}`, Optional: true, Doc: "References of credentials, which the worker resolves; never secrets."},
+		},
+		Catalog: &Catalog{Label: "Hand out work", Group: "work", Output: "application/json"},
+	}
+}
+
+// SwarmCancel is the op that stops a delegation (plane.md, principle 6).
+func SwarmCancel() Op {
+	return Op{
+		Name: "swarm.cancel", Provider: NativeProvider, SideEffecting: true,
+		Summary: "Stop a delegation; it counts as cancelled when that is proved.",
+		Params: Params{
+			{Name: "delegation", Type: Pattern, Pattern: `d-[0-9a-z]{26}`, Max: 28, Doc: "The delegation's id."},
+			{Name: "grace", Type: Duration, Max: int64(time.Hour), Optional: true, Doc: "How long its worker has to end tidily; absent, 30s."},
+		},
+		Catalog: &Catalog{Label: "Stop work", Group: "work", Output: "application/json"},
+	}
+}

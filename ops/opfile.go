@@ -789,7 +789,7 @@ func (r *fileReader) params(n *node) Params {
 		before := len(r.errs)
 		p := r.param(e)
 		if len(r.errs) == before {
-			if err := p.compile(); err != nil {
+			if err := p.compile(0); err != nil {
 				r.bad(e.line, "%v", err)
 			}
 		}
@@ -814,8 +814,8 @@ func (r *fileReader) param(e entry) Param {
 	own, known := paramKeys[typ]
 	if !known {
 		switch {
-		case t.kind == stringNode && typ == Names:
-			r.bad(t.line, "the type names is for native ops only, since a list is no word of an argv; use a pattern")
+		case t.kind == stringNode && slices.Contains([]Type{Names, Strings, Object}, typ):
+			r.bad(t.line, "the type %s is for native ops only, since it is no word of an argv; use a pattern", typ)
 		case t.kind == stringNode:
 			r.bad(t.line, "unknown type %q; the types are %s", clip(string(typ)), strings.Join(typeNames(), ", "))
 		}

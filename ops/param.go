@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"net/netip"
@@ -52,6 +53,13 @@ const (
 	// Names is an array of at most Max distinct names of ops or aliases. Only native ops
 	// have it. Whether there are such ops is for the executor to find.
 	Names Type = "names"
+	// Strings is an array of Min to Max strings, each of at most MaxString bytes and, where
+	// Pattern is not empty, matched by it as a whole. A string may hold line breaks and
+	// tabs and begin with "-". Only native ops have it.
+	Strings Type = "strings"
+	// Object is a JSON object whose members are Fields and no others. Only native ops have
+	// it.
+	Object Type = "object"
 )
 
 // How a value reaches a process that is not simply a word of its argv.
@@ -72,7 +80,8 @@ const (
 	// MaxInt is the largest magnitude of an integer anywhere in parameters: the
 	// largest up to which RFC 8785 keeps integers apart.
 	MaxInt = 1<<53 - 1
-	// MaxString bounds a string parameter of any type but Text, in bytes.
+	// MaxString bounds a string parameter of any type but Text, and each string of a
+	// Strings parameter, in bytes.
 	MaxString = 4 << 10
 	// MaxText bounds a Text parameter, in bytes.
 	MaxText = 64 << 10
@@ -80,6 +89,10 @@ const (
 	MaxDuration = 2400 * time.Hour
 	// MaxNames bounds a Names parameter.
 	MaxNames = 64
+	// MaxStrings bounds a Strings parameter.
+	MaxStrings = 64
+	// MaxNested bounds how deep Object parameters stand in one another.
+	MaxNested = 4
 )
 
 // Param declares one parameter.
@@ -90,15 +103,16 @@ type Param struct {
 	Optional bool // may be absent; in a command op its word is then left out
 
 	Values  []string // Enum; Secret: the references that a caller may choose from
-	Pattern string   // Pattern: an RE2 expression for the whole string
-	Min     int64    // Int; Duration: nanoseconds
-	Max     int64    // Int: the largest value; Duration: nanoseconds; Pattern and Text: bytes; Names: how many
+	Pattern string   // Pattern and Strings: an RE2 expression for the whole string
+	Min     int64    // Int; Duration: nanoseconds; Strings: how many
+	Max     int64    // Int: the largest value; Duration: nanoseconds; Pattern and Text: bytes; Names and Strings: how many
 	Then    []string // Bool in a command op: words for true
 	Else    []string // Bool in a command op: words for false
 	Root    string   // Path: an absolute, clean folder
 	Kind    string   // Path: KindFile or KindDir
 	As      string   // Path and Secret: how the process gets it; empty is AsStdin
 	Unit    string   // Duration: "ms", "s" or "m"; empty is "s"
+	Fields  Params   `json:",omitempty"` // Object: its members
 
 	re *regexp.Regexp
 }
@@ -117,13 +131,30 @@ type Params []Param
 //   - Duration: an int64, the number of Units. It is the word of a command op.
 //   - Secret: a string, one of the references in Param.Values and never what it
 //     stands for.
-//   - Names: a []OpName, in the caller's order.
+//   - Names: a []OpName, in the caller's order. Strings: a []string, in that order.
+//   - Object: Values, those of its members.
 type Values map[string]any
 
 var paramName = lazily(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
 
+// compile checks the declarations of ps, which stand depth objects deep, and prepares
+// their checks.
+func (ps Params) compile(depth int) error {
+	for i := range ps {
+		if err := ps[i].compile(depth); err != nil {
+			return err
+		}
+		for j := range i {
+			if ps[j].Name == ps[i].Name {
+				return fmt.Errorf("parameter %s stands twice", ps[i].Name)
+			}
+		}
+	}
+	return nil
+}
+
 // compile checks the declaration of p and prepares its check.
-func (p *Param) compile() error {
+func (p *Param) compile(depth int) error {
 	if !paramName().MatchString(p.Name) {
 		return fmt.Errorf("parameter name %q: want a letter or _, then letters, digits, _ or -, at most 64", p.Name)
 	}
@@ -147,16 +178,9 @@ func (p *Param) compile() error {
 		if p.Max < 1 || p.Max > MaxString {
 			return bad("a pattern needs max, 1 to %d bytes", MaxString)
 		}
-		// Alone first: "a)|(b" is an expression only between our parentheses, and
-		// there it is no longer held to the whole string.
-		if _, err := regexp.Compile(p.Pattern); err != nil {
+		if err := p.compilePattern(); err != nil {
 			return bad("pattern: %v", err)
 		}
-		re, err := regexp.Compile(`^(?:` + p.Pattern + `)$`)
-		if err != nil {
-			return bad("pattern: %v", err)
-		}
-		p.re = re
 	case Int:
 		if p.Min > p.Max {
 			return bad("min %d is above max %d", p.Min, p.Max)
@@ -204,13 +228,48 @@ func (p *Param) compile() error {
 		if p.Max < 1 || p.Max > MaxNames {
 			return bad("names need max, 1 to %d of them", MaxNames)
 		}
+	case Strings:
+		if p.Max < 1 || p.Max > MaxStrings || p.Min < 0 || p.Min > p.Max {
+			return bad("strings need max, 1 to %d of them, and min not above it", MaxStrings)
+		}
+		if p.Pattern != "" {
+			if err := p.compilePattern(); err != nil {
+				return bad("pattern: %v", err)
+			}
+		}
+	case Object:
+		if depth >= MaxNested {
+			return bad("objects stand in one another at most %d deep", MaxNested)
+		}
+		if len(p.Fields) == 0 {
+			return bad("an object needs fields")
+		}
+		p.Fields = slices.Clone(p.Fields) // what is prepared is this op's own
+		if err := p.Fields.compile(depth + 1); err != nil {
+			return bad("%v", err)
+		}
 	default:
 		return bad("unknown type %q; the types are %s", clip(string(p.Type)), strings.Join(typeNames(), ", "))
+	}
+	if p.Type != Object && len(p.Fields) > 0 {
+		return bad("a %s has no fields", p.Type)
 	}
 	if p.As != "" && !slices.Contains(ways[p.Type], p.As) {
 		return bad("the process does not get a %s as %q; want %s", p.Type, clip(p.As), cmp.Or(strings.Join(ways[p.Type], " or "), "no as"))
 	}
 	return nil
+}
+
+// compilePattern prepares p.Pattern for whole strings.
+func (p *Param) compilePattern() error {
+	// Alone first: "a)|(b" is an expression only between our parentheses, and
+	// there it is no longer held to the whole string.
+	if _, err := regexp.Compile(p.Pattern); err != nil {
+		return err
+	}
+	re, err := regexp.Compile(`^(?:` + p.Pattern + `)$`)
+	p.re = re
+	return err
 }
 
 // ways are the values of As that a type may have, the one that an empty As means first.
@@ -268,11 +327,84 @@ func (p *Param) want() string {
 		return "one of the references " + strings.Join(p.Values, ", ")
 	case Names:
 		return fmt.Sprintf("an array of at most %d names of ops, none twice", p.Max)
+	case Strings:
+		least := "at most"
+		if p.Min > 0 {
+			least = fmt.Sprintf("%d to", p.Min)
+		}
+		return fmt.Sprintf("an array of %s %d strings, each %s", least, p.Max, p.wantString())
+	case Object:
+		return "an object with " + p.Fields.known()
 	}
 	return ""
 }
 
-// check validates one decoded value. It returns what is wrong, or "".
+// wantString says in words what p, a Strings, accepts as one string.
+func (p *Param) wantString() string {
+	if p.Pattern != "" {
+		return fmt.Sprintf("of at most %d bytes that matches %s", MaxString, p.Pattern)
+	}
+	return fmt.Sprintf("of at most %d bytes without control characters, line breaks and tabs aside", MaxString)
+}
+
+// read validates one decoded value that stands at the JSON Pointer at. It returns the
+// value, or the fault, which names the place in v where it lies.
+func (p *Param) read(v any, at string) (any, *Fault) {
+	switch p.Type {
+	case Strings:
+		return p.readStrings(v, at)
+	case Object:
+		object, ok := v.(map[string]any)
+		if !ok {
+			return nil, paramFault(at, dotted(at)+" is not an object", p.want())
+		}
+		values, fault := p.Fields.read(object, at)
+		if fault != nil {
+			return nil, fault
+		}
+		return values, nil
+	}
+	value, why := p.check(v)
+	if why != "" {
+		return nil, paramFault(at, dotted(at)+" "+why, p.want())
+	}
+	return value, nil
+}
+
+// readStrings is read for the type Strings.
+func (p *Param) readStrings(v any, at string) (any, *Fault) {
+	list, ok := v.([]any)
+	switch {
+	case !ok:
+		return nil, paramFault(at, dotted(at)+" is not an array", p.want())
+	case int64(len(list)) > p.Max:
+		return nil, paramFault(at, fmt.Sprintf("%s has more than %d strings", dotted(at), p.Max), p.want())
+	case int64(len(list)) < p.Min:
+		return nil, paramFault(at, fmt.Sprintf("%s has fewer than %d strings", dotted(at), p.Min), p.want())
+	}
+	all := make([]string, len(list))
+	for i, e := range list {
+		s, ok := e.(string)
+		why := "is not a string"
+		if ok {
+			why = badString(s, MaxString, true)
+		}
+		if why == "" && p.re != nil && !p.re.MatchString(s) {
+			why = "does not match"
+		}
+		if why != "" {
+			return nil, paramFault(fmt.Sprintf("%s/%d", at, i), fmt.Sprintf("string %d of %s %s", i+1, dotted(at), why), "strings "+p.wantString())
+		}
+		all[i] = s
+	}
+	return all, nil
+}
+
+// dotted writes the JSON Pointer of a parameter for people: verify.command. No name of
+// a parameter holds what a pointer escapes.
+func dotted(at string) string { return strings.ReplaceAll(strings.TrimPrefix(at, "/"), "/", ".") }
+
+// check validates one decoded value of a type that has no parts of its own. It returns what is wrong, or "".
 func (p *Param) check(v any) (any, string) {
 	switch p.Type {
 	case Enum, Pattern, Text, Path, Host, Duration, Secret:
@@ -533,6 +665,15 @@ func (ps Params) Parse(raw json.RawMessage) (Values, json.RawMessage, *Fault) {
 	if err := d.Decode(&object); err != nil {
 		return nil, nil, paramFault("", "params: "+err.Error(), "one JSON object")
 	}
+	values, fault := ps.read(object, "")
+	if fault != nil {
+		return nil, nil, fault
+	}
+	return values, canonical, nil
+}
+
+// read validates the members of a decoded object that stands at the JSON Pointer at.
+func (ps Params) read(object map[string]any, at string) (Values, *Fault) {
 	names := make([]string, 0, len(object))
 	for name := range object {
 		names = append(names, name)
@@ -540,26 +681,31 @@ func (ps Params) Parse(raw json.RawMessage) (Values, json.RawMessage, *Fault) {
 	sort.Strings(names)
 	for _, name := range names {
 		if ps.find(name) == nil {
-			return nil, nil, paramFault(pointer(name), fmt.Sprintf("there is no parameter %q", clip(name)), ps.known())
+			where := ""
+			if at != "" {
+				where = " in " + dotted(at)
+			}
+			return nil, paramFault(at+pointer(name), fmt.Sprintf("there is no parameter %q%s", clip(name), where), ps.known())
 		}
 	}
 	values := make(Values, len(object))
 	for i := range ps {
 		p := &ps[i]
+		here := at + pointer(p.Name)
 		v, ok := object[p.Name]
 		if !ok {
 			if p.Optional {
 				continue
 			}
-			return nil, nil, paramFault(pointer(p.Name), "the parameter "+p.Name+" is missing", p.want())
+			return nil, paramFault(here, "the parameter "+dotted(here)+" is missing", p.want())
 		}
-		value, why := p.check(v)
-		if why != "" {
-			return nil, nil, paramFault(pointer(p.Name), p.Name+" "+why, p.want())
+		value, fault := p.read(v, here)
+		if fault != nil {
+			return nil, fault
 		}
 		values[p.Name] = value
 	}
-	return values, canonical, nil
+	return values, nil
 }
 
 func (ps Params) find(name string) *Param {
@@ -586,7 +732,7 @@ func paramFault(pointer, message, want string) *Fault {
 	return Faultf(InvalidParams, "%s; want %s", message, want).With("pointer", pointer).With("want", want)
 }
 
-// pointer returns the JSON Pointer of the member name of the root.
+// pointer returns the JSON Pointer of the member name within its object.
 func pointer(name string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(clip(name))
 }
@@ -669,33 +815,30 @@ func safeNumber(n json.Number) bool {
 // under it exactly when Parse accepts it, but for what JSON Schema cannot say: it
 // counts characters and not bytes, and knows the form of a duration and not its length.
 func (ps Params) Schema() json.RawMessage {
-	type member struct {
-		name   string
-		schema map[string]any
-	}
-	var required []string
-	properties := make(map[string]any, len(ps))
-	for i := range ps {
-		m := member{ps[i].Name, ps[i].schema()}
-		properties[m.name] = m.schema
-		if !ps[i].Optional {
-			required = append(required, m.name)
-		}
-	}
-	s := map[string]any{
-		"$schema":              "https://json-schema.org/draft/2020-12/schema",
-		"type":                 "object",
-		"properties":           properties,
-		"additionalProperties": false,
-	}
-	if required != nil {
-		s["required"] = required
-	}
+	s := ps.object()
+	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(err) // maps of strings, numbers and bools
 	}
 	return b
+}
+
+// object returns the schema of an object whose members are ps.
+func (ps Params) object() map[string]any {
+	var required []string
+	properties := make(map[string]any, len(ps))
+	for i := range ps {
+		properties[ps[i].Name] = ps[i].schema()
+		if !ps[i].Optional {
+			required = append(required, ps[i].Name)
+		}
+	}
+	s := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+	if required != nil {
+		s["required"] = required
+	}
+	return s
 }
 
 func (p *Param) schema() map[string]any {
@@ -743,6 +886,17 @@ func (p *Param) schema() map[string]any {
 	case Names:
 		s["type"], s["maxItems"], s["uniqueItems"] = "array", p.Max, true
 		s["items"] = map[string]any{"type": "string", "pattern": opName.String(), "maxLength": MaxNameLen}
+	case Strings:
+		item := map[string]any{"type": "string", "maxLength": MaxString, "not": map[string]any{"pattern": `[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]`}}
+		if p.Pattern != "" {
+			item["pattern"] = `^(?:` + p.Pattern + `)$`
+		}
+		s["type"], s["maxItems"], s["items"] = "array", p.Max, item
+		if p.Min > 0 {
+			s["minItems"] = p.Min
+		}
+	case Object:
+		maps.Copy(s, p.Fields.object())
 	}
 	return s
 }

@@ -42,6 +42,13 @@ func everyType(t testing.TB) Params {
 		{Name: "ms", Type: Duration, Min: 0, Max: int64(time.Minute), Unit: "ms", Doc: "How long", Optional: true},
 		{Name: "s", Type: Secret, Values: []string{"file:key-1", "systemd:x"}, Optional: true},
 		{Name: "n", Type: Names, Max: 3, Optional: true},
+		{Name: "l", Type: Strings, Max: 3, Optional: true},
+		{Name: "lp", Type: Strings, Min: 1, Max: 3, Pattern: `[a-z.-]+`, Optional: true},
+		{Name: "o", Type: Object, Optional: true, Fields: Params{
+			{Name: "a", Type: Int, Min: 1, Max: 9},
+			{Name: "b", Type: Strings, Min: 1, Max: 2, Optional: true},
+			{Name: "c", Type: Object, Optional: true, Doc: "Deeper.", Fields: Params{{Name: "d", Type: Bool, Optional: true}}},
+		}},
 	})
 }
 
@@ -83,7 +90,7 @@ func TestParseAgreesWithSchema(t *testing.T) {
 					`1e-400`, `-1e-400`, `0e9999`, `1.00000000000000000001`, `1e400`, `9007199254740991`, `9007199254740992`, `9007199254740993`,
 					`"red"`, `"Red"`, `"red "`, `"dark blue"`, `"é"`, `"é"`, `"-a"`, `"a-"`, `"a\nb"`, `"\u0000"`, `"\u007f"`, `"\u0085"`, `"\t"`, `"\r"`, `"a\n"`}),
 				rapid.Map(rapid.SampledFrom(slices.Concat(paths, hosts, durations)), quoted),
-				rapid.SampledFrom(lists),
+				rapid.SampledFrom(slices.Concat(lists, objects)),
 				rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(rapid.Int64Range(-400, 400).Draw(t, "n")) }),
 				rapid.Custom(func(t *rapid.T) string {
 					return fmt.Sprintf("%de%d", rapid.Int64Range(-40, 40).Draw(t, "n"), rapid.IntRange(-20, 20).Draw(t, "exp"))
@@ -143,6 +150,9 @@ var (
 		strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a.", 126) + "a", strings.Repeat("a.", 126) + "aa", ":", ":1", "1:", ":::"}
 	lists = []string{`["a"]`, `["dm.send","a/b"]`, `["a","a"]`, `["a","b","c"]`, `["a","b","c","d"]`, `["A","a"]`, `[""]`, `["-a"]`, `["1a"]`, `["a b"]`, `["a\n"]`, `["\u0000"]`,
 		`["é"]`, `[1]`, `[null]`, `[["a"]]`, `[{}]`, `["a",1]`, `{"0":"a"}`, `"a"`, `["` + strings.Repeat("a", MaxNameLen) + `"]`, `["` + strings.Repeat("a", MaxNameLen+1) + `"]`}
+	objects = []string{`{"a":1}`, `{"a":1,"b":["x"]}`, `{"a":1,"b":[]}`, `{"a":1,"b":["x","x"]}`, `{"a":1,"b":["x","y","z"]}`, `{"a":1,"b":"x"}`, `{"a":0}`, `{"b":["x"]}`,
+		`{"a":1,"c":{}}`, `{"a":1,"c":{"d":true}}`, `{"a":1,"c":{"d":1}}`, `{"a":1,"c":{"e":1}}`, `{"a":1,"c":null}`, `{"a":1,"c":[]}`, `{"a":1,"A":1}`, `{"a":null}`, `[{"a":1}]`,
+		`["-a"]`, `["-"]`, `["a\nb"]`, `["\u0000"]`, `["\u0085"]`, `["ok","Ok"]`, `["",""]`}
 	durations = []string{"1s", "0s", "0", "90s", "1h30m", "1.5m", "1.5s", "1.5h", "2h", "2h1s", "1m1h", "1s1s", "+1s", "-1s", "1", "s", "1 s", "1S", ".5m", "1.m", "1h2m3s4ms5us6ns",
 		"1000ms", "1500ms", "1us", "1µs", "1.5ms", "1000000us", "1000000000ns", "1000000001ns", "999999999h", "9999999999h", "1d", "0.0000000001s", "1e3s", "0x1s", "0h0m1s", "60m", "120m", "3600000ms"}
 )
@@ -189,7 +199,7 @@ func TestCanonicalValues(t *testing.T) {
 	if got := ps.find("d").Absolute("."); got != "/srv/d.1" {
 		t.Errorf("d: Absolute(.) is %s", got)
 	}
-	for name, want := range map[string]bool{"e": false, "p": false, "i": false, "b": false, "t": true, "f": true, "d": false, "h": false, "w": false, "s": true, "n": false} {
+	for name, want := range map[string]bool{"e": false, "p": false, "i": false, "b": false, "t": true, "f": true, "d": false, "h": false, "w": false, "s": true, "n": false, "l": false, "o": false} {
 		if got := ps.find(name).Stdin(); got != want {
 			t.Errorf("%s: Stdin is %t", name, got)
 		}
@@ -206,7 +216,7 @@ func FuzzParam(f *testing.F) {
 		for _, s := range slices.Concat(paths, hosts, durations, ps[i].Values) {
 			f.Add(i, quoted(s))
 		}
-		for _, s := range lists {
+		for _, s := range slices.Concat(lists, objects) {
 			f.Add(i, s)
 		}
 		for _, s := range []string{`null`, `3`, `-0`, `1e2`, `true`, `"\u0000"`, `"a\nb"`, `"\ud800"`, "\"\xff\"", `"abc"`, `{}`, `1}{`} {
@@ -225,9 +235,10 @@ func FuzzParam(f *testing.F) {
 			t.Fatalf("%s: %s is accepted, and not by the schema", p.Name, raw)
 		}
 		if fault != nil {
-			if object, ok := parsed.(map[string]any); ok && len(object) == 1 && fault.Code == InvalidParams && fault.Details["pointer"] == "/"+p.Name && schemas[i].Validate(parsed) == nil {
+			if object, ok := parsed.(map[string]any); ok && len(object) == 1 && fault.Code == InvalidParams && inside(fault, "/"+p.Name) && schemas[i].Validate(parsed) == nil {
 				s, _ := object[p.Name].(string)
-				if p.Type != Duration && len(s) == utf8.RuneCountInString(s) && !strings.Contains(value, `\u`) && utf8.ValidString(value) {
+				parts := p.Type == Strings || p.Type == Object // whose strings are bounded in bytes as well
+				if p.Type != Duration && !(parts && len(value) != utf8.RuneCountInString(value)) && len(s) == utf8.RuneCountInString(s) && !strings.Contains(value, `\u`) && utf8.ValidString(value) {
 					t.Fatalf("%s: %s is refused (%v), and not by the schema", p.Name, raw, fault)
 				}
 			}
@@ -269,8 +280,107 @@ func FuzzParam(f *testing.F) {
 			if int64(len(v)) > p.Max || len(v) != len(slices.Compact(slices.Sorted(slices.Values(v)))) || slices.ContainsFunc(v, func(n OpName) bool { return !n.Valid() }) {
 				t.Fatalf("names %q", v)
 			}
+		case []string:
+			if int64(len(v)) > p.Max || int64(len(v)) < p.Min || slices.ContainsFunc(v, func(s string) bool { return badString(s, MaxString, true) != "" }) {
+				t.Fatalf("strings %q", v)
+			}
+		case Values:
+			for name := range v {
+				if p.Fields.find(name) == nil {
+					t.Fatalf("object %v", v)
+				}
+			}
 		}
 	})
+}
+
+// inside reports whether fault names place or something within it.
+func inside(fault *Fault, place string) bool {
+	at, _ := fault.Details["pointer"].(string)
+	return at == place || strings.HasPrefix(at, place+"/")
+}
+
+// A fault of a list or an object names the very place in it, and what would be right there.
+func TestNested(t *testing.T) {
+	ps := everyType(t)
+	long := quoted(strings.Repeat("é", MaxString/2+1)) // few enough characters, too many bytes
+	for _, c := range []struct {
+		raw           string
+		at, says, get string // get is the value if it is accepted
+	}{
+		{`{"l":[]}`, "", "", `[]`}, {`{"l":["-x","a\n\tb","","-x"]}`, "/l", "l has more than 3 strings", ""}, {`{"l":["-x","a\n\tb",""]}`, "", "", `["-x","a\n\tb",""]`},
+		{`{"l":"a"}`, "/l", "l is not an array", ""}, {`{"l":null}`, "/l", "is not an array", ""}, {`{"l":{}}`, "/l", "is not an array", ""},
+		{`{"l":["a",1]}`, "/l/1", "string 2 of l is not a string", ""}, {`{"l":[["a"]]}`, "/l/0", "string 1 of l is not a string", ""}, {`{"l":[null]}`, "/l/0", "is not a string", ""},
+		{`{"l":["\u0000"]}`, "/l/0", "control character U+0000", ""}, {`{"l":[` + long + `]}`, "/l/0", "longer than 4096 bytes", ""},
+		{`{"lp":[]}`, "/lp", "lp has fewer than 1 strings; want an array of 1 to 3", ""}, {`{"lp":["a.b","A"]}`, "/lp/1", "string 2 of lp does not match", ""}, {`{"lp":["a.b","-"]}`, "", "", `["a.b","-"]`},
+		{`{"o":{}}`, "/o/a", "the parameter o.a is missing", ""}, {`{"o":[]}`, "/o", "o is not an object; want an object with only a, b, c", ""}, {`{"o":null}`, "/o", "is not an object", ""},
+		{`{"o":{"a":1}}`, "", "", `{"a":1}`}, {`{"o":{"c":{"d":true},"b":["x"],"a":1e0}}`, "", "", `{"a":1,"b":["x"],"c":{"d":true}}`},
+		{`{"o":{"a":10}}`, "/o/a", "o.a is out of range; want an integer from 1 to 9", ""}, {`{"o":{"a":1,"b":["x",2]}}`, "/o/b/1", "string 2 of o.b is not a string", ""},
+		{`{"o":{"a":1,"x/y":2}}`, "/o/x~1y", `there is no parameter "x/y" in o; want only a, b, c`, ""}, {`{"o":{"a":1,"c":{"e":2}}}`, "/o/c/e", `there is no parameter "e" in o.c; want only d`, ""},
+		{`{"o":{"a":1,"a":2}}`, "/o/a", "no name twice", ""}, {`{"o":{"a":1,"c":{"d":null}}}`, "/o/c/d", "o.c.d is not true or false", ""},
+	} {
+		values, canonical, fault := ps.Parse(json.RawMessage(c.raw))
+		if c.says != "" {
+			if fault == nil || fault.Code != InvalidParams || fault.Details["pointer"] != c.at || !strings.Contains(fault.Message, c.says) {
+				t.Errorf("%.60s: got %v, %v; want a fault at %s with %q", c.raw, values, fault, c.at, c.says)
+			}
+			continue
+		}
+		var got []byte
+		for _, v := range values {
+			got, _ = json.Marshal(v)
+		}
+		if fault != nil || string(got) != c.get || !bytes.Contains(canonical, []byte(c.get)) {
+			t.Errorf("%.60s: got %s in %s, %v; want %s", c.raw, got, canonical, fault, c.get)
+		}
+	}
+}
+
+// Declarations of lists and objects that no call could satisfy, or that mean nothing.
+func TestNestedDeclarations(t *testing.T) {
+	deep := Param{Name: "x", Type: Bool}
+	for range MaxNested + 1 {
+		deep = Param{Name: "x", Type: Object, Fields: Params{deep}}
+	}
+	for _, c := range []struct {
+		p    Param
+		says string
+	}{
+		{Param{Type: Strings}, "need max"}, {Param{Type: Strings, Max: MaxStrings + 1}, "need max"}, {Param{Type: Strings, Min: 3, Max: 2}, "min not above"}, {Param{Type: Strings, Min: -1, Max: 2}, "min not above"},
+		{Param{Type: Strings, Max: 2, Pattern: "a)|(b"}, "pattern"}, {Param{Type: Strings, Max: 2, As: AsStdin}, "want no as"},
+		{Param{Type: Object}, "needs fields"}, {Param{Type: Bool, Fields: Params{{Name: "a", Type: Bool}}}, "a bool has no fields"},
+		{Param{Type: Object, Fields: Params{{Name: "a", Type: Bool}, {Name: "a", Type: Bool}}}, "v: parameter a stands twice"},
+		{Param{Type: Object, Fields: Params{{Name: "a", Type: Int, Min: 2, Max: 1}}}, "v: parameter a: min 2 is above"},
+		{Param{Type: Object, Fields: Params{{Name: "a b", Type: Bool}}}, `"a b"`}, {Param{Type: Object, Fields: deep.Fields}, "at most 4 deep"},
+	} {
+		c.p.Name = "v"
+		op := Op{Name: "x", Provider: "p", Summary: "s", Params: Params{c.p}}
+		if err := op.Check(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: got %v, want %q", c.p, err, c.says)
+		}
+	}
+}
+
+// What stands in an object counts in an op's digest, and an op without one has the digest
+// that it had before there were any.
+func TestDigestOfFields(t *testing.T) {
+	with := func(fields Params) string {
+		op := Op{Name: "x", Provider: "p", Summary: "s", Params: Params{{Name: "v", Type: Object, Fields: fields}}}
+		return op.digest()
+	}
+	one, other := with(Params{{Name: "a", Type: Int, Max: 1}}), with(Params{{Name: "a", Type: Int, Max: 2}})
+	if one == other {
+		t.Error("another bound of a member leaves the digest")
+	}
+	b, err := json.Marshal(Param{Name: "v", Type: Bool})
+	if err != nil || bytes.Contains(b, []byte("Fields")) {
+		t.Errorf("a parameter without fields is %s, %v", b, err)
+	}
+	shared := Params{{Name: "a", Type: Pattern, Pattern: "a", Max: 1}}
+	compiled(t, Params{{Name: "v", Type: Object, Fields: shared}})
+	if shared[0].re != nil {
+		t.Error("what an op prepares is shared with who declared it")
+	}
 }
 
 func TestParse(t *testing.T) {
@@ -347,7 +457,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The parameters of the chat ops are those of threads.md.
+// The parameters of the chat ops are those of threads.md, those of the plane's plane.md's.
 func TestCronParameters(t *testing.T) {
 	for _, c := range []struct {
 		op   Op
@@ -355,6 +465,8 @@ func TestCronParameters(t *testing.T) {
 	}{
 		{CronCreate(), "name schedule agent? prompt zone? jitter? until? max_runs? overlap? missed? ops? deadline?"},
 		{CronCancel(), "timer reason?"},
+		{SwarmSpawn(), "task implementation? source? instruction? artifacts? verify? deadline? retries? capabilities? credentials?"},
+		{SwarmCancel(), "delegation grace?"},
 	} {
 		if err := c.op.Check(); err != nil {
 			t.Fatal(err)
@@ -378,6 +490,43 @@ func TestCronParameters(t *testing.T) {
 	}
 	if _, _, fault := cancel.Params.Parse(json.RawMessage(`{"timer":"` + timer + `"}`)); fault != nil {
 		t.Errorf("%s: %v", timer, fault)
+	}
+}
+
+func TestSwarmParameters(t *testing.T) {
+	ps := compiled(t, SwarmSpawn().Params)
+	schema := schemaOf(t, ps)
+	for raw, at := range map[string]string{ // "ok" is accepted
+		`{"task":"fix build"}`: "ok",
+		`{"task":"a\nb","implementation":"agent.cli","source":{"revision":"sha256:00","worktree":"h1:` + strings.Repeat("A", 43) + `="},
+			"instruction":{"original":"please","inferred":"i","context":"c","verification":"v"},"artifacts":["out/a.txt"],"verify":{"command":["go","test","-race","./..."]},
+			"deadline":"168h","retries":{"worker_lost":0,"window":1,"human":2,"invalid_result":3,"unknown_external":0,"task_failed":16},"capabilities":["git"],"credentials":["file:key"]}`: "ok",
+		`{}`:                                             "/task",
+		`{"task":"x","source":{}}`:                       "/source/revision",
+		`{"task":"x","verify":{"command":[]}}`:           "/verify/command",
+		`{"task":"x","verify":{}}`:                       "/verify/command",
+		`{"task":"x","verify":["go"]}`:                   "/verify",
+		`{"task":"x","retries":{"worker_lost":17}}`:      "/retries/worker_lost",
+		`{"task":"x","retries":{"lost":1}}`:              "/retries/lost",
+		`{"task":"x","credentials":["hunter2"]}`:         "/credentials/0",
+		`{"task":"x","capabilities":["A"]}`:              "/capabilities/0",
+		`{"task":"x","source":{"revision":"--upload"}}`:  "/source/revision",
+		`{"task":"x","instruction":{"goal":"x"}}`:        "/instruction/goal",
+		`{"task":"x","instruction":{"original":["x"]}}`:  "/instruction/original",
+		`{"task":"x","source":{"revision":"a","x":"h"}}`: "/source/x",
+	} {
+		_, _, fault := ps.Parse(json.RawMessage(raw))
+		parsed, err := jsonschema.UnmarshalJSON(strings.NewReader(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (fault == nil) != (at == "ok") || fault != nil && fault.Details["pointer"] != at || (schema.Validate(parsed) == nil) != (at == "ok") {
+			t.Errorf("%s: got %v, schema %v; want %s", raw, fault, schema.Validate(parsed), at)
+		}
+	}
+	// A second longer is a matter of the bounds, which no schema says.
+	if _, _, fault := ps.Parse(json.RawMessage(`{"task":"x","deadline":"168h0m1s"}`)); fault == nil || fault.Details["pointer"] != "/deadline" {
+		t.Errorf("eight days: %v", fault)
 	}
 }
 

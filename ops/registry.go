@@ -77,17 +77,7 @@ func (op *Op) Check() error {
 	if r := op.Rate; op.Concurrency < 0 || r.Count < 0 || r.Count > 0 && r.Per < time.Second {
 		return fmt.Errorf("concurrency %d and rate %d in %s: want neither negative, and at least a second", op.Concurrency, r.Count, r.Per)
 	}
-	for i := range op.Params {
-		if err := op.Params[i].compile(); err != nil {
-			return err
-		}
-		for j := range i {
-			if op.Params[j].Name == op.Params[i].Name {
-				return fmt.Errorf("parameter %s stands twice", op.Params[i].Name)
-			}
-		}
-	}
-	return nil
+	return op.Params.compile(0)
 }
 
 // Lookup resolves a name or an alias. The second answer is false when there is

@@ -63,7 +63,7 @@ the agent wrote. If there is "op", only orders of that op count. If there is "mu
 code is then 1 when one differs.
 
 The ops are the native ones, those of ops.d in the state folder, or else those that come
-with box, and test.write, swarm.spawn and swarm.cancel. The policy is --policy, or else
+with box, and test.write. The policy is --policy, or else
 that of the state folder, or else the one that box comes with.`,
 		Example: `  box policy test cases.json
   box policy test cases.json --policy policy.cedar.new | jq -r 'select(.verdict=="run").id'`,
@@ -128,13 +128,7 @@ func asPolicyError(err error) error {
 func (a *app) inertOps() ([]ops.Bound, error) {
 	all := []ops.Op{
 		ops.ToolsList(), ops.BoxExec(slices.Concat(ops.PlainReads, ops.ReadsOfOne)), ops.DMSend(), ops.CronCreate(), ops.CronCancel(),
-	}
-	for name, alias := range map[ops.OpName]ops.OpName{"swarm.spawn": "swarm", "swarm.cancel": "", "test.write": ""} {
-		op := ops.Op{Name: name, Provider: ops.NativeProvider, Summary: "An op of case files.", SideEffecting: true, Params: caseParams[name]}
-		if alias != "" {
-			op.Aliases = []ops.OpName{alias}
-		}
-		all = append(all, op)
+		ops.SwarmSpawn(), ops.SwarmCancel(), testWrite(),
 	}
 	folder, err := a.folder()
 	if err != nil {
@@ -160,14 +154,12 @@ func (a *app) inertOps() ([]ops.Bound, error) {
 	return bound, nil
 }
 
-// caseParams are the parameters of the ops that only case files have.
-var caseParams = map[ops.OpName]ops.Params{
-	"swarm.spawn":  {{Name: "task", Type: ops.Text, Max: ops.MaxText, Doc: "What is to be done."}},
-	"swarm.cancel": {{Name: "delegation", Type: ops.Text, Max: 256, Doc: "The delegation."}},
-	"test.write": {
+// testWrite is the op that only case files have.
+func testWrite() ops.Op {
+	return ops.Op{Name: "test.write", Provider: ops.NativeProvider, Summary: "An op of case files.", SideEffecting: true, Params: ops.Params{
 		{Name: "path", Type: ops.Text, Max: 4096, Doc: "The file."},
 		{Name: "data", Type: ops.Text, Max: ops.MaxText, Doc: "What it is to hold."},
-	},
+	}}
 }
 
 // inert succeeds and has done nothing.

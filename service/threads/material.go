@@ -73,8 +73,8 @@ func (t *Threads) vocabulary() vocabulary {
 			}
 			for _, p := range e.Params {
 				if p.Name == param {
-					return len(value) == 0 || value[0] != '{' && (value[0] == '[') == (p.Type == ops.Names) &&
-						!bytes.HasPrefix(value, []byte("[{"))
+					return len(value) == 0 || (value[0] == '{') == (p.Type == ops.Object) &&
+						(value[0] == '[') == (p.Type == ops.Names || p.Type == ops.Strings) && !bytes.HasPrefix(value, []byte("[{"))
 				}
 			}
 			return false
