@@ -45,6 +45,7 @@ var permitted = map[string]struct {
 	"cmd/box":                   {[]string{"*"}, "wires everything"},
 	"tests":                     {[]string{"*"}, "looks at everything"},
 	"tests/bridge/bridgetest":   {nil, "starts that chat as a process"},
+	"tests/riverpeer":           {nil, "the job queue that benchmarks of the plane compare with"},
 	"tests/powercut":            {nil, "a disk of the tests that forgets what was not synced"},
 	"tests/bridge":              {nil, "a chat of the tests, which knows the gateway by its documents only"},
 }
