@@ -15,6 +15,10 @@
 // run's thread may lose by it: /proc is read and the private folder removed elsewhere.
 // Spec.Keep gets the private folder before it is removed.
 //
+// A run of hours has a working folder of its caller's instead (Spec.Folder), hands on its
+// output while it runs (Spec.Output), and says which process it is before that has done
+// anything (Spec.Begin).
+//
 // # What it refuses
 //
 // A relative program, an empty argv, a word or variable with a NUL, and a run

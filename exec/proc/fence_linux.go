@@ -54,17 +54,17 @@ type fenceTree struct{ pid int }
 
 func (t fenceTree) signal(sig unix.Signal) { unix.Kill(-1, sig) }
 
-func (t fenceTree) finish(reap func()) (left []string, survivors int) {
+func (t fenceTree) finish(reap func()) (left []string, survivors int, alive []Process) {
 	reap()
 	if !adopted() && !beside() {
-		return nil, 0 // the usual case: nobody is left
+		return nil, 0, nil // the usual case: nobody is left
 	}
 	deadline := time.Now().Add(giveUp)
 	in, err := members()
 	for pause := time.Millisecond; err != nil; in, err = members() {
 		unix.Kill(-1, unix.SIGKILL) // whoever they are
 		if time.Now().After(deadline) {
-			return nil, 1 // at least: whether there is anybody cannot be learnt
+			return nil, 1, nil // at least: whether there is anybody cannot be learnt
 		}
 		time.Sleep(pause)
 		pause = min(2*pause, 50*time.Millisecond)
@@ -76,20 +76,20 @@ func (t fenceTree) finish(reap func()) (left []string, survivors int) {
 	}
 	for pause := time.Millisecond; len(in) > 0 || err != nil; in, err = members() {
 		unix.Kill(-1, unix.SIGKILL)
-		alive := err != nil
+		wait := err != nil
 		for _, p := range in {
 			n, _ := unix.Wait4(p.pid, nil, unix.WNOHANG, nil)
-			alive = alive || n != p.pid
+			wait = wait || n != p.pid
 		}
 		if time.Now().After(deadline) {
-			return left, max(len(in), 1)
+			return left, max(len(in), 1), identities(in)
 		}
-		if alive {
+		if wait {
 			time.Sleep(pause)
 			pause = min(2*pause, 50*time.Millisecond)
 		}
 	}
-	return left, 0
+	return left, 0, nil
 }
 
 // adopted reports whether the gateway may have adopted anybody. Orphans go to

@@ -182,6 +182,9 @@ func (p *process) await(ctx context.Context) error {
 		p.awaitWake()
 		return context.Cause(ctx)
 	}
+	if err == nil {
+		err = p.begin()
+	}
 	if err != nil {
 		return err
 	}

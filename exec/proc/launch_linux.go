@@ -12,6 +12,7 @@ import (
 // fenced and confined, which it stays, so it ends with the run. It ends by end.
 type launch struct {
 	folder string
+	own    bool // the folder is private
 	fenced bool
 	job    chan func() // for the thread; closed when it has none to do
 	once   sync.Once   // for job to be closed
@@ -20,16 +21,12 @@ type launch struct {
 
 // newLaunch makes a launch for spec.
 func newLaunch(spec *Spec) (*launch, error) {
-	folder, err := os.MkdirTemp(scratch(*spec), privateMark())
-	if err != nil {
-		return nil, fmt.Errorf("private folder: %w", err)
-	}
-	if o := spec.Owner; o != nil {
-		if err := os.Chown(folder, int(o.UID), int(o.GID)); err != nil {
-			return nil, errors.Join(fmt.Errorf("private folder: %w", err), removeFolder(folder))
+	l := &launch{folder: spec.Folder, job: make(chan func()), thread: make(chan struct{})}
+	if l.folder == "" {
+		if err := l.makeFolder(spec); err != nil {
+			return nil, err
 		}
 	}
-	l := &launch{folder: folder, job: make(chan func()), thread: make(chan struct{})}
 	ready := make(chan error)
 	go onOwnThread(func() {
 		defer close(l.thread)
@@ -43,9 +40,31 @@ func newLaunch(spec *Spec) (*launch, error) {
 		}
 	})
 	if err := <-ready; err != nil {
-		return nil, errors.Join(err, removeFolder(folder))
+		return nil, errors.Join(err, l.removeFolder())
 	}
 	return l, nil
+}
+
+// makeFolder makes the private folder.
+func (l *launch) makeFolder(spec *Spec) (err error) {
+	if l.folder, err = os.MkdirTemp(scratch(*spec), privateMark()); err != nil {
+		return fmt.Errorf("private folder: %w", err)
+	}
+	l.own = true
+	if o := spec.Owner; o != nil {
+		if err := os.Chown(l.folder, int(o.UID), int(o.GID)); err != nil {
+			return errors.Join(fmt.Errorf("private folder: %w", err), l.removeFolder())
+		}
+	}
+	return nil
+}
+
+// removeFolder removes the folder if it is private.
+func (l *launch) removeFolder() error {
+	if !l.own {
+		return nil
+	}
+	return removeFolder(l.folder)
 }
 
 // prepare makes the calling thread what spec wants.
@@ -76,7 +95,7 @@ func (l *launch) do(f func()) {
 func (l *launch) end() error {
 	l.once.Do(func() { close(l.job) })
 	<-l.thread
-	return removeFolder(l.folder)
+	return l.removeFolder()
 }
 
 // Bounds on what is made ahead.

@@ -26,6 +26,10 @@ type Spec struct {
 	StdinFile *os.File
 	// Files are the process's descriptors from 3 on. Run does not close them.
 	Files []*os.File
+	// Folder, if set, is the working folder, which is there and stays: an absolute path,
+	// clean and without links. Then no private folder is made, and Scratch, Owner's part
+	// in it, Keep and Ahead are not used. Confine gets it in the private folder's place.
+	Folder string
 	// Scratch is the folder in which the private folder is made. Empty is $TMPDIR if
 	// that is set; else /dev/shm if it is in memory and has 1 GiB free, for on a disk
 	// making and removing a folder costs a tenth of a short run; else /tmp.
@@ -55,6 +59,16 @@ type Spec struct {
 	// instruction, on a thread that Confine did not confine. Its error is a StartError:
 	// the process is killed as it stands.
 	Limit func(pid int) error
+	// Begin, if set, is called with the process, stopped before its first instruction,
+	// after Limit: whoever must know of it before it does anything is told here. With
+	// Inside it is the init, with which the kernel ends all that is inside. It is called
+	// on a thread that is not confined. Its error is a StartError: nothing has run.
+	Begin func(p Process) error
+	// Output, if set, gets all that the process writes, as it comes, beside what is kept
+	// of it. It must not keep the piece. It is called on the run's thread, which Confine
+	// has confined, so it opens nothing; and the process is not watched meanwhile, so it
+	// does not wait long.
+	Output func(stderr bool, piece []byte)
 	// Inside, if set, has the process run in namespaces of its own. Then Confine, Aside
 	// and Limit are nil: what they would do is done inside, by the Hooks of Init.
 	Inside *Inside
@@ -109,6 +123,8 @@ type Result struct {
 	// Survivors counts the processes of the tree that SIGKILL did not end in time, or
 	// is 1 if it could not be learnt whether there are any.
 	Survivors int
+	// Alive names them, as far as they are known, at most 64.
+	Alive []Process
 	// Fenced reports that the tree was held together by the fence, not the sweep.
 	Fenced bool
 	// Folder is the error of removing the private folder, nil if it is gone.
@@ -174,6 +190,14 @@ func (s *Spec) check() error {
 	}
 	if s.Inside != nil && (s.Confine != nil || s.Aside != nil || s.Limit != nil) {
 		return errors.New("what is inside of namespaces is confined from there")
+	}
+	if s.Folder != "" {
+		if !filepath.IsAbs(s.Folder) || filepath.Clean(s.Folder) != s.Folder {
+			return errors.New("the working folder is not a clean absolute path")
+		}
+		if s.Keep != nil || s.Ahead != nil {
+			return errors.New("what is not private is neither kept nor made ahead")
+		}
 	}
 	if s.Timeout <= 0 {
 		return errors.New("no time limit")

@@ -20,9 +20,9 @@ type tree interface {
 	// signal sends sig to every process of the tree.
 	signal(sig unix.Signal)
 	// finish is called when the process itself has exited. It kills what is left
-	// of the tree and reaps the process. It returns the names of what was alive
-	// and the number of processes that would not die.
-	finish(reap func()) (left []string, survivors int)
+	// of the tree and reaps the process. It returns the names of what was alive,
+	// the number of processes that would not die, and those of them that are known.
+	finish(reap func()) (left []string, survivors int, alive []Process)
 }
 
 // run does the work of Run on a thread of its own, which does not outlive it:
@@ -110,6 +110,7 @@ func adopt() {
 		return
 	}
 	openChildren()
+	_, _ = bootID() // a confined thread cannot read it
 	onOwnThread(func() { fenceable = prepareThread() == nil && fence() == nil })
 }
 
@@ -283,7 +284,7 @@ func (p *process) exec(folder string, files []uintptr) (err error) {
 		Files: files,
 		Sys: &syscall.SysProcAttr{
 			Setsid:    true,
-			Ptrace:    p.spec.Limit != nil, // stops the process at its exec
+			Ptrace:    p.spec.stops(), // stops the process at its exec
 			Pdeathsig: syscall.SIGKILL,
 			PidFD:     &p.pidfd,
 		},
@@ -334,10 +335,28 @@ func (p *process) settle() error {
 			return err
 		}
 	}
-	if p.spec.Limit == nil {
+	if !p.spec.stops() {
 		return nil
 	}
 	return p.limit()
+}
+
+// stops says that the process is stopped before its first instruction.
+func (s *Spec) stops() bool { return s.Limit != nil || s.Begin != nil }
+
+// begin says which process is about to begin, on a thread that is not confined.
+func (p *process) begin() (err error) {
+	if p.spec.Begin == nil {
+		return nil
+	}
+	elsewhere(func() {
+		var which Process
+		if which, err = Identify(p.pid); err == nil {
+			err = p.spec.Begin(which)
+		}
+	})
+	p.res.Started = time.Now()
+	return err
 }
 
 // limit waits for the process to stop at its exec, has it limited, and lets it go.
@@ -357,7 +376,12 @@ func (p *process) limit() error {
 		return errors.New("it ended at its exec")
 	}
 	var err error
-	elsewhere(func() { err = p.spec.Limit(p.pid) })
+	if p.spec.Limit != nil {
+		elsewhere(func() { err = p.spec.Limit(p.pid) })
+	}
+	if err == nil {
+		err = p.begin()
+	}
 	if err != nil {
 		return err
 	}
@@ -452,10 +476,10 @@ func (p *process) watch() {
 			return
 		}
 		if fds[2].Revents != 0 {
-			p.out = p.read(p.out, &p.stdout, *buf)
+			p.out = p.read(p.out, false, *buf)
 		}
 		if fds[3].Revents != 0 {
-			p.errs = p.read(p.errs, &p.stderr, *buf)
+			p.errs = p.read(p.errs, true, *buf)
 		}
 		if fds[4].Revents != 0 {
 			n, err := unix.Write(p.in, stdin)
@@ -484,6 +508,11 @@ func (p *process) watch() {
 			p.unknown("the process did not end on SIGKILL")
 			abandon(p.pid)
 			p.res.Survivors++
+			elsewhere(func() {
+				if which, err := Identify(p.pid); err == nil {
+					p.res.Alive = append(p.res.Alive, which)
+				}
+			})
 			p.res.Ended = now
 			return
 		}
@@ -494,14 +523,14 @@ func (p *process) watch() {
 // the tree and learns how the process ended.
 func (p *process) end() {
 	p.res.Ended = time.Now()
-	left, survivors := p.tree.finish(p.reap)
+	left, survivors, alive := p.tree.finish(p.reap)
 	if p.spec.Inside != nil {
 		left = p.account()
 	}
 	if p.res.Stopped == NotStopped {
 		p.res.LeftBehind = left
 	}
-	p.res.Survivors = survivors
+	p.res.Survivors, p.res.Alive = survivors, alive
 	if p.res.Unknown {
 		return
 	}
@@ -534,11 +563,11 @@ func (p *process) reap() {
 func (p *process) unknown(why string) { p.res.Unknown, p.res.Why, p.res.Exit = true, why, -1 }
 
 // read takes one piece of output. It returns fd, or -1 at the end.
-func (p *process) read(fd int, to *collector, buf []byte) int {
+func (p *process) read(fd int, stderr bool, buf []byte) int {
 	n, err := unix.Read(fd, buf)
 	switch {
 	case n > 0:
-		to.Write(buf[:n])
+		p.take(stderr, buf[:n])
 	case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
 	default:
 		unix.Close(fd)
@@ -547,14 +576,26 @@ func (p *process) read(fd int, to *collector, buf []byte) int {
 	return fd
 }
 
+// take notes a piece of output.
+func (p *process) take(stderr bool, piece []byte) {
+	if stderr {
+		p.stderr.Write(piece)
+	} else {
+		p.stdout.Write(piece)
+	}
+	if p.spec.Output != nil {
+		p.spec.Output(stderr, piece)
+	}
+}
+
 // drain reads what was in the pipes when the last writer died. It does not wait:
 // somebody outside the tree may have been handed an end of them.
 func (p *process) drain(buf []byte) {
 	const most = 4 << 20 // above the largest pipe an unprivileged process can make
 	for _, s := range []struct {
-		fd *int
-		to *collector
-	}{{&p.out, &p.stdout}, {&p.errs, &p.stderr}} {
+		fd     *int
+		stderr bool
+	}{{&p.out, false}, {&p.errs, true}} {
 		for got := 0; *s.fd >= 0 && got < most; {
 			n, err := unix.Read(*s.fd, buf)
 			if errors.Is(err, unix.EINTR) {
@@ -563,7 +604,7 @@ func (p *process) drain(buf []byte) {
 			if n <= 0 {
 				break
 			}
-			s.to.Write(buf[:n])
+			p.take(s.stderr, buf[:n])
 			got += n
 		}
 	}

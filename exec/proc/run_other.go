@@ -19,6 +19,12 @@ func enclose(string) *Enclosure { return &Enclosure{Why: errLinux} }
 
 func (e *Enclosure) leave() error { return nil }
 
+// Identify returns an error.
+func Identify(int) (Process, error) { return Process{}, errLinux }
+
+// Lives returns false.
+func (p Process) Lives() bool { return false }
+
 // Namespaces returns an error.
 func Namespaces(bool) ([]string, error) { return nil, errLinux }
 

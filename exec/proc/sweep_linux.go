@@ -223,7 +223,7 @@ func (s *sweep) beside() (more bool) {
 	return more
 }
 
-func (s *sweep) finish(reap func()) (left []string, survivors int) {
+func (s *sweep) finish(reap func()) (left []string, survivors int, alive []Process) {
 	defer func() {
 		// Only now: while the process is a zombie its pid names this session and
 		// no other.
@@ -233,7 +233,7 @@ func (s *sweep) finish(reap func()) (left []string, survivors int) {
 		delete(sweeps, s.pid)
 	}()
 	if !adopted() && !s.beside() {
-		return nil, 0 // the usual case: nobody is left
+		return nil, 0, nil // the usual case: nobody is left
 	}
 	deadline := time.Now().Add(giveUp)
 	first := true
@@ -265,10 +265,10 @@ func (s *sweep) finish(reap func()) (left []string, survivors int) {
 		}
 		first = first && err != nil
 		if remaining == 0 {
-			return left, 0
+			return left, 0, nil
 		}
 		if time.Now().After(deadline) {
-			return left, remaining
+			return left, remaining, identities(in)
 		}
 		time.Sleep(pause)
 	}
