@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"inband/exec/proc"
+	"inband/ops"
 )
 
 // blotter takes the values of secrets out of what a program wrote. It finds a value as
@@ -174,4 +175,68 @@ func (b *blotter) overlap(at func(n int, form []byte) bool) int {
 		}
 	}
 	return most
+}
+
+// Blotter takes the values of secrets out of a stream, in the forms that a receipt's
+// output is blotted in: [secret REF] stands in their place. It holds back the end of what
+// it gets while that may be the beginning of one, at most as long as the longest form.
+type Blotter struct {
+	b    *blotter
+	most int    // the length of the longest form
+	text []byte // the last of the stream
+	told int    // how much of text has been told
+}
+
+// NewBlotter returns one for secrets.
+func NewBlotter(secrets map[ops.CredentialRef][]byte) *Blotter {
+	var all []secret
+	for ref, value := range secrets {
+		all = append(all, secret{ref, value})
+	}
+	s := &Blotter{b: newBlotter(all)}
+	for _, f := range s.b.forms {
+		s.most = max(s.most, len(f.text))
+	}
+	return s
+}
+
+// Add takes a piece of the stream and returns what can be told of it by now. The result is
+// good until the next call and until piece changes.
+func (s *Blotter) Add(piece []byte) []byte {
+	if s.most == 0 {
+		return piece
+	}
+	s.text = append(s.text, piece...)
+	held := s.b.overlap(func(n int, f []byte) bool { return bytes.HasSuffix(s.text, f[:n]) })
+	return s.tell(len(s.text) - held)
+}
+
+// End returns what was held back. The stream has ended.
+func (s *Blotter) End() []byte { return s.tell(len(s.text)) }
+
+// tell returns text up to to, and beyond if a secret stands across it.
+func (s *Blotter) tell(to int) (out []byte) {
+	spans := s.b.find(s.text)
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(a.from-b.from, b.to-a.to) })
+	at := s.told
+	for _, one := range spans {
+		if one.to <= at {
+			continue
+		}
+		if one.from >= to {
+			break
+		}
+		if one.from >= at { // else it goes on from one that has a mark
+			out = append(append(out, s.text[at:one.from]...), one.mark...)
+		}
+		at = one.to
+	}
+	if at < to {
+		out = append(out, s.text[at:to]...)
+		at = to
+	}
+	// What has been told may be the first part of a secret that overlaps another.
+	drop := max(0, at-s.most)
+	s.text, s.told = append(s.text[:0], s.text[drop:]...), at-drop
+	return out
 }

@@ -22,6 +22,20 @@ func namespaced(p *sandbox.Policy) (err error) {
 	return nil
 }
 
+// Confine has the process of spec kept to p: by the thread that starts it or, where p
+// requires namespaces, by the init around it, for which main must call [Helper]. It
+// returns what is applied. A layer that cannot be had is a *sandbox.MissingError.
+func Confine(spec *proc.Spec, p sandbox.Policy) (sandbox.Layers, error) {
+	box, err := newSandbox(p)
+	if err != nil {
+		return sandbox.Layers{}, err
+	}
+	if err := confine(spec, box, nil); err != nil {
+		return sandbox.Layers{}, err
+	}
+	return box.Layers(), nil
+}
+
 // task is what the init around a process is told.
 type task struct {
 	Policy sandbox.Policy

@@ -48,6 +48,9 @@ func (c *Config) user(op *ops.Op) (*sandbox.User, error) {
 	return u, nil
 }
 
+// LookupUser returns the user of the system that has a name.
+func LookupUser(name string) (*sandbox.User, error) { return lookupUser(name) }
+
 func lookupUser(name string) (*sandbox.User, error) {
 	found, err := user.Lookup(name)
 	if err != nil {
@@ -80,17 +83,23 @@ const shared = "/tmp"
 // its folder. A root gateway may well have a folder for temporary files that nobody else
 // can pass.
 func scratch(op *ops.Op, u *sandbox.User) string {
-	passes := true
-	if err := asUser(u, func() {
-		_, err := os.Stat(filepath.Join(os.TempDir(), "inband-nothing"))
-		passes = !errors.Is(err, fs.ErrPermission)
-	}); err == nil && !passes {
+	if passes, err := Passes(u, os.TempDir()); err == nil && !passes {
 		return shared
 	}
 	if size := op.Command.Limits.FSize; size != nil && *size == 0 && !op.Command.Unconfined {
 		return ""
 	}
 	return os.TempDir()
+}
+
+// Passes reports whether u, or the gateway's user if that is nil, may look up names in
+// folder. The error says that it cannot be found out.
+func Passes(u *sandbox.User, folder string) (passes bool, err error) {
+	err = asUser(u, func() {
+		_, err := os.Stat(filepath.Join(folder, "inband-nothing"))
+		passes = !errors.Is(err, fs.ErrPermission)
+	})
+	return passes, err
 }
 
 // sandbox makes what confines the program.
