@@ -175,10 +175,31 @@ const (
 	OnVerdict          EventKind = "verdict"
 	OnVerifierAbsent   EventKind = "verifier_absent"
 	OnVerifyAgain      EventKind = "verify_again"
-	OnRetryDemanded    EventKind = "retry_demanded" // by a person, beyond the budget
-	OnEvidenceRecorded EventKind = "evidence_recorded"
+	OnVerifyClosed     EventKind = "verification_closed" // nobody waits any longer for evidence or a verifier
+	OnRetryDemanded    EventKind = "retry_demanded"      // by a person, beyond the budget
+	OnMutationResolved EventKind = "mutation_resolved"   // a person says what became of one
+	OnEvidenceRecorded EventKind = "evidence_recorded"   // a callback without authority was kept: what its own worker says of a lost run is contact
 	OnClockJump        EventKind = "clock_jump"
 )
+
+// Kinds lists every kind of event, in the order of the documentation.
+func Kinds() []EventKind {
+	return []EventKind{OnStarted, OnHeartbeat, OnCheckpoint, OnResult, OnHumanWait, OnCancelAck, OnCancelFailed, OnCancelProof, OnAbandoning,
+		OnMutationIntended, OnMutationProved, OnArtifactAttested,
+		OnLeaseGranted, OnLeaseExpired, OnLeaseMissing, OnWorkerRebooted, OnStalled, OnDeadlinePassed, OnCancelDeadline, OnCancelRequested,
+		OnRecoveryStarted, OnReconciled, OnHumanResolved, OnRestored, OnVerdict, OnVerifierAbsent, OnVerifyAgain, OnVerifyClosed,
+		OnRetryDemanded, OnMutationResolved, OnEvidenceRecorded, OnClockJump}
+}
+
+// Callback reports whether k is a worker's callback.
+func (k EventKind) Callback() bool {
+	switch k {
+	case OnStarted, OnHeartbeat, OnCheckpoint, OnResult, OnHumanWait, OnCancelAck, OnCancelFailed, OnCancelProof, OnAbandoning,
+		OnMutationIntended, OnMutationProved, OnArtifactAttested:
+		return true
+	}
+	return false
+}
 
 // Event is one of them with what it needs. Which members count is said at each kind in
 // Step.
@@ -193,7 +214,7 @@ type Event struct {
 	Prev   string // digest of the payload before it
 	Digest string // its own
 
-	Lease      time.Duration // lease_granted, heartbeat and every other that extends: the time of a lease
+	Lease      time.Duration // lease_granted, started, heartbeat, checkpoint: the time of a lease, 0 extends nothing; restored: that a worker may still count on
 	Capable    bool          // lease_granted: implementation and capabilities match, the key is active
 	Term       int64         // lease_granted: the term of fences
 	Progress   int64         // heartbeat, checkpoint
@@ -201,16 +222,27 @@ type Event struct {
 	Stored     bool          // checkpoint, result: every file that it names is durable and attested
 	Succeeded  bool          // result
 	Class      Class         // result that failed; reconciled
-	Live       int           // cancel_proof, abandoning, worker_rebooted: processes that could not be ended
-	Checks     int           // cancel_proof
+	Live       int           // cancel_proof, abandoning, worker_rebooted, evidence of those: processes that could not be ended
+	Checks     int           // cancel_proof, evidence of it
 	Reported   bool          // worker_rebooted: the later boot has said what became of this run
+	Stall      time.Duration // stalled: how long without progress it is
 	Recover    time.Duration // lease_expired and whatever else makes UNKNOWN: how long contact is waited for
+	Of         EventKind     // evidence_recorded: what the callback was
+	Evidence   int64         // evidence_recorded: its row
+	Person     bool          // recovery_started: a person has ordered it
 	Grace      time.Duration // cancel_requested: 0 is the delegation's
 	Adopt      bool          // reconciled: the late result counts
 	Resolution Resolution    // human_resolved
-	Verdict    string        // verdict: passed, failed, evidence_missing
+	Verdict    string        // verdict: Passed, Refused or Lacking, by Worker
 	Reason     string
 }
+
+// The verdicts of a verifier.
+const (
+	Passed  = "passed"
+	Refused = "failed"
+	Lacking = "evidence_missing"
+)
 
 // Resolution is what a person decides of a run in WAITING_HUMAN.
 type Resolution string
@@ -228,8 +260,8 @@ type Effect struct {
 	Do      Do
 	Class   Class           // NewRun: why
 	Close   DelegationState // Close: as what
-	Reason  string
-	Attempt int // NewRun
+	Reason  string          // Keep, Alert, Ask, Close, DropVerify: why
+	Attempt int             // NewRun: its number
 }
 
 // Do is a kind of effect.
