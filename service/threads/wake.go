@@ -46,7 +46,7 @@ const (
 type Errand struct {
 	Agent  ops.IdentityID `json:"agent"`
 	Cause  Cause          `json:"cause"`
-	Source string         `json:"source"`       // "timer/tm-…#3", or the source of the call that raised it
+	Source string         `json:"source"`       // "timer/tm-…#3", "delegation/d-…", or the source of the call that raised it
 	By     ops.Identity   `json:"by,omitzero"`  // who raised it, zero for a stranger
 	Name   string         `json:"name"`         // who or what raised it, in a few words, for people
 	Thread string         `json:"thread"`       // where the envelope goes; empty is a new thread in the agent's home
@@ -285,6 +285,7 @@ func (t *Threads) envelopeOf(e Errand, id WakeID, key string, deadline time.Time
 	return envelope.Wake{
 		ID: string(id), Cause: string(e.Cause), Name: e.Name, Key: key, Deadline: deadline,
 		Errand: e.Text, Shown: e.Shown, From: e.Name, Hints: hints, Total: total,
+		Terminal: e.terminal(),
 	}
 }
 
