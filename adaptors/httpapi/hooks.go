@@ -49,6 +49,7 @@ func (s *Server) hookRoute() {
 		OperationID: hookOperation, Method: http.MethodPost, Path: "/v1/adaptors/{name}/events", Summary: "Hand in an event of a chat",
 		Description: "No token: the signature says who sends. What the event says is durable when this answers; " +
 			"5xx says that nothing was taken. docs/adaptors.md describes the signature and the payload.",
+		Metadata:     map[string]any{laneKey: eventsLane},
 		MaxBodyBytes: s.limits.Event + 1, BodyReadTimeout: -1, SkipValidateBody: true,
 		Responses: map[string]*huma.Response{"default": faultResponse(schemas)},
 	}, func(ctx context.Context, in *input) (*output, error) {

@@ -127,6 +127,9 @@ func at(pointer string) string {
 
 // shaped returns f in the form that op answers with.
 func shaped(op *huma.Operation, f *ops.Fault) huma.StatusError {
+	if op != nil && isEnvelope(op) && f.Code == ops.BadRequest && f.Details["final"] == nil && f.Details["pointer"] != nil {
+		f = f.With("final", true) // what an envelope holds is the same the next time
+	}
 	if op != nil && op.OperationID == execOperation {
 		return newExecProblem(f, service.Ticket{})
 	}

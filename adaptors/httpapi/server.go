@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -100,9 +101,14 @@ type Limits struct {
 	Reply       int64         // bytes of the body of a reply (1 MiB)
 	Event       int64         // bytes of the body of an event of a chat (1 MiB)
 	Events      int           // such requests under way, beside Requests; more are Busy (64)
+	Strangers   int           // requests of workers that have no token yet: under way, beside Requests; more are Busy (64)
+	StrangeRate int           // and of one address, in a second, four times as many at once; more are RateLimited (50)
+	Workers     int           // requests of workers and verifiers under way, beside Requests; more are Busy (256)
+	Polls       int           // of them, those that wait for work, beside Workers; more are Busy (1024)
+	OwnPolls    int           // of them, those of one identity (8)
 	Header      int           // bytes of a request's header (32 KiB)
 	Requests    int           // requests under way, the last eighth for operators only; more are Busy (512)
-	Connections int           // connections; more wait in the system's queue (1024)
+	Connections int           // connections; more wait in the system's queue (2048)
 	Streams     int           // clients of /v1/events; more are Busy (64)
 	OwnStreams  int           // of them, those of one identity (8)
 	ReadHeader  time.Duration // until a header has arrived (10 s)
@@ -115,11 +121,14 @@ type Limits struct {
 
 func (l Limits) withDefaults() (Limits, error) {
 	standard := Limits{
-		Body: 64 << 10, Reply: 1 << 20, Event: 1 << 20, Events: 64, Header: 32 << 10, Requests: 512, Connections: 1024, Streams: 64, OwnStreams: 8,
+		Body: 64 << 10, Reply: 1 << 20, Event: 1 << 20, Events: 64, Header: 32 << 10, Requests: 512, Connections: 2048,
+		Strangers: 64, StrangeRate: 50, Workers: 256, Polls: 1024, OwnPolls: 8, Streams: 64, OwnStreams: 8,
 		ReadHeader: 10 * time.Second, Read: 30 * time.Second, Write: 30 * time.Second, Idle: 2 * time.Minute,
 		Wait: 10 * time.Minute, Heartbeat: 15 * time.Second,
 	}
 	ok := orStandard(&l.Body, standard.Body) && orStandard(&l.Reply, standard.Reply) && orStandard(&l.Event, standard.Event) && orStandard(&l.Events, standard.Events) && orStandard(&l.Header, standard.Header) &&
+		orStandard(&l.Strangers, standard.Strangers) && orStandard(&l.StrangeRate, standard.StrangeRate) &&
+		orStandard(&l.Workers, standard.Workers) && orStandard(&l.Polls, standard.Polls) && orStandard(&l.OwnPolls, standard.OwnPolls) &&
 		orStandard(&l.Requests, standard.Requests) && orStandard(&l.Connections, standard.Connections) &&
 		orStandard(&l.Streams, standard.Streams) && orStandard(&l.OwnStreams, standard.OwnStreams) &&
 		orStandard(&l.ReadHeader, standard.ReadHeader) && orStandard(&l.Read, standard.Read) &&
@@ -165,8 +174,11 @@ type Server struct {
 	api      huma.API
 	document func() ([]byte, error) // openapi.json, made when it is first asked for
 	requests chan struct{}
-	hooked   chan struct{} // as requests, of those that need no token but a signature
+	lanes    map[string]*lane // beside requests, by their names
+	unknown  *strangers
 	http     *http.Server
+
+	refused atomic.Int64 // requests of workers without a valid token
 
 	stopping chan struct{} // closed by Shutdown
 	stopOnce sync.Once
@@ -177,6 +189,7 @@ type Server struct {
 	mu      sync.Mutex
 	streams map[ops.IdentityID]int // open ones of each identity
 	open    int                    // all of them
+	polls   map[ops.IdentityID]int // of each worker and verifier
 }
 
 // New returns a server over c. Nothing listens yet.
@@ -197,9 +210,16 @@ func New(c Config) (*Server, error) {
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
 		requests: make(chan struct{}, limits.Requests),
-		hooked:   make(chan struct{}, limits.Events),
+		lanes: map[string]*lane{
+			eventsLane:    newLane(limits.Events, "events are being taken"),
+			strangersLane: newLane(limits.Strangers, "requests without a token are being served"),
+			workersLane:   newLane(limits.Workers, "requests of workers are being served"),
+			pollsLane:     newLane(limits.Polls, "workers wait for work"),
+		},
+		unknown:  newStrangers(limits.StrangeRate),
 		stopping: make(chan struct{}),
 		streams:  make(map[ops.IdentityID]int),
+		polls:    make(map[ops.IdentityID]int),
 	}
 	for _, h := range append([]string{"localhost", "127.0.0.1", "::1"}, c.Hosts...) {
 		if hostName(h) == "" {

@@ -30,14 +30,37 @@ func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 	r, w := humachi.Unwrap(hc)
 	op := hc.Operation()
 	ctx := r.Context()
+	envelope := isEnvelope(op)
 	fail := func(err error) {
 		if r.ProtoMajor == 1 && r.ContentLength != 0 {
 			w.Header().Set("Connection", "close") // the rest of the body is not worth reading
 		}
 		writeProblem(w, shaped(op, s.fault(ctx, err)))
 	}
+	// never is fail for what stays wrong however often it is sent.
+	never := func(f *ops.Fault) {
+		if envelope {
+			f = f.With("final", true)
+		}
+		fail(f)
+	}
 
-	if len(op.Security) > 0 {
+	name := laneOf(op)
+	if name == strangersLane {
+		if f := s.unknown.admit(r.RemoteAddr, time.Now()); f != nil {
+			fail(f)
+			return
+		}
+	}
+	switch l := s.lanes[name]; {
+	case l != nil:
+		leave, f := l.enter()
+		if f != nil {
+			fail(f)
+			return
+		}
+		defer leave()
+	case len(op.Security) > 0:
 		select {
 		case s.requests <- struct{}{}:
 			defer func() { <-s.requests }()
@@ -45,14 +68,26 @@ func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 			fail(ops.Faultf(ops.Busy, "%d requests are being served; try again later", cap(s.requests)))
 			return
 		}
+	}
+	if len(op.Security) > 0 {
 		by, err := s.authenticate(r)
-		if err != nil {
+		switch f := (*ops.Fault)(nil); {
+		case err == nil:
+		case forWorkers(op) && errors.As(err, &f) && f.Code == ops.Unauthenticated:
+			s.refused.Add(1)
+			never(f)
+			return
+		default:
 			fail(err)
 			return
 		}
-		if open := cap(s.requests) - cap(s.requests)/8; by.Role != ops.Operator && len(s.requests) > open {
+		if open := cap(s.requests) - cap(s.requests)/8; name == "" && by.Role != ops.Operator && len(s.requests) > open {
 			// The last places are the operators', who could make room.
 			fail(ops.Faultf(ops.Busy, "%d requests are being served; try again later", open))
+			return
+		}
+		if forWorkers(op) && by.Role != ops.Worker && by.Role != ops.Verifier {
+			never(ops.Faultf(ops.NotPermitted, "%s is no worker and no verifier; this route is for the token of a boot", by))
 			return
 		}
 		hc = huma.WithValue(hc, identityKey{}, by)
@@ -61,32 +96,26 @@ func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 		}
 	}
 	hook := op.OperationID == hookOperation
-	if hook {
-		// Strangers come this far, and their bodies take a while; they have places of their own.
-		select {
-		case s.hooked <- struct{}{}:
-			defer func() { <-s.hooked }()
-		default:
-			fail(ops.Faultf(ops.Busy, "%d events are being taken; try again later", cap(s.hooked)))
-			return
-		}
-	}
 	if f := checkQuery(op, r.URL.RawQuery); f != nil {
-		fail(f)
+		never(f)
 		return
 	}
 	if f := checkHeaders(op, r.Header); f != nil {
-		fail(f)
+		never(f)
 		return
 	}
 	body, err := s.readBody(w, r, op)
-	if err != nil {
+	if f := (*ops.Fault)(nil); errors.As(err, &f) && (f.Code != ops.BadRequest || r.ContentLength == 0) {
+		never(f)
+		return
+	}
+	if err != nil { // it did not arrive whole, and may the next time
 		fail(err)
 		return
 	}
 	if !hook && (len(body) > 0 || op.RequestBody != nil) { // of an event the bytes count, and its sender is not proved yet
 		if f := checkJSON(body, s.api.OpenAPI().Components.Schemas, bodySchema(op)); f != nil {
-			fail(f)
+			never(f)
 			return
 		}
 	}
