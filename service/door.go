@@ -67,6 +67,12 @@ type Config struct {
 // error keeps the call from settling, so it is returned for faults of the store only.
 type SettleFunc func(journal.Tx, ops.Call, ops.Outcome) error
 
+// CancelFunc asks, in tx, for the work of call to be stopped, on behalf of by, who may
+// cancel it. It is asked of accepted calls only, whose work goes on outside the door, and
+// reports whether the work is its own: whoever has it settles the call once it has stopped,
+// which may be in tx or long after. It may run again.
+type CancelFunc func(tx journal.Tx, by ops.Identity, call ops.Call) (handled bool, err error)
+
 // Door is the one way to an executor. Make it with New, then Start it; Close it
 // before its store.
 type Door struct {
@@ -76,6 +82,7 @@ type Door struct {
 	rules    []rule
 	log      *slog.Logger
 	onSettle []SettleFunc
+	onCancel []CancelFunc
 
 	maxRunning   int
 	maxWaiting   int
@@ -109,7 +116,7 @@ type Door struct {
 	deafen func()
 }
 
-// New returns a door over cfg. OnSettle functions are added before Start.
+// New returns a door over cfg. OnSettle and OnCancel functions are added before Start.
 func New(cfg Config) (*Door, error) {
 	if cfg.Store == nil || cfg.Registry == nil || cfg.Log == nil {
 		return nil, errors.New("service: a door needs a store, a registry and a log")
@@ -176,6 +183,10 @@ func (d *Door) Policy() *access.Policy { return d.policy.Current() }
 // OnSettle has f called in every transaction that settles a call, refusals
 // included, in the order of the OnSettle calls. It must not be called after Start.
 func (d *Door) OnSettle(f SettleFunc) { d.onSettle = append(d.onSettle, f) }
+
+// OnCancel has f asked, in the order of the OnCancel calls until one has handled it, when
+// an accepted call is to be cancelled. It must not be called after Start.
+func (d *Door) OnCancel(f CancelFunc) { d.onCancel = append(d.onCancel, f) }
 
 // Start recovers the calls that an earlier owner of the store left open, and opens
 // the door. ctx bounds the recovery's own reads and writes, not the calls that it

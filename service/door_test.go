@@ -567,6 +567,146 @@ func TestAcceptedIsSettledLater(t *testing.T) {
 	}
 }
 
+// delegating is a Transactional op whose work goes on elsewhere.
+type delegating struct{ ledger }
+
+func (g delegating) ExecuteTx(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
+	return ops.Outcome{State: ops.Accepted}, tx.Append("ledger", journal.Any, "entry", []byte(c.ID))
+}
+
+// accept has ada order op and waits until the call is accepted.
+func (h *house) accept(op ops.OpName) ops.CallID {
+	h.t.Helper()
+	ticket, err := h.door.Submit(h.t.Context(), call(ada, op))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for {
+		c, err := h.door.read(h.t.Context(), ticket.Call)
+		if err != nil || c.outcome != nil {
+			h.t.Fatalf("%s: %+v, %v", op, c.outcome, err)
+		}
+		if c.State == ops.Accepted {
+			return ticket.Call
+		}
+	}
+}
+
+// An accepted call is cancelled by whoever has its work, in the transaction that records
+// that somebody asked; without anybody it cannot be.
+func TestCancelOfAnAcceptedCall(t *testing.T) {
+	away := write("away", nil)
+	away.Executor = delegating{}
+	other := write("other", func(context.Context, ops.Call) (ops.Outcome, error) { return ops.Outcome{State: ops.Accepted}, nil })
+	h := openHouse(t, filepath.Join(t.TempDir(), "journal.db"), away, other)
+	h.people()
+	gone := ops.Outcome{State: ops.Cancelled, Fault: ops.Faultf(ops.CallCancelled, "it has stopped")}
+	refuse := errors.New("the store is in a mood")
+	var later, broken atomic.Bool
+	h.door.OnCancel(func(tx journal.Tx, by ops.Identity, c ops.Call) (bool, error) {
+		switch {
+		case c.Op != "away":
+			return false, nil
+		case broken.Load():
+			return true, refuse
+		case later.Load():
+			return true, tx.Append("asked/"+string(c.ID), journal.Any, "asked", []byte(by.ID))
+		}
+		return true, h.door.Settle(tx, c.ID, gone)
+	})
+	h.door.OnCancel(func(journal.Tx, ops.Identity, ops.Call) (bool, error) {
+		if later.Load() {
+			t.Error("asked although another has it")
+		}
+		return false, nil
+	})
+	h.start()
+	t.Cleanup(h.close)
+
+	id := h.accept("away")
+	if _, err := h.door.Cancel(t.Context(), scout, id); AsFault(err) == nil || AsFault(err).Code != ops.NotFound {
+		t.Errorf("another's call: %v, want NOT_FOUND", err)
+	}
+	if state, err := h.door.Cancel(t.Context(), ada, id); err != nil || state != ops.Cancelled {
+		t.Errorf("got %s, %v, want cancelled", state, err)
+	}
+	if o, err := h.door.Await(t.Context(), id); err != nil || !cmp.Equal(o, gone) {
+		t.Errorf("awaited %+v, %v", o, err)
+	}
+	if _, err := h.door.Cancel(t.Context(), ada, id); AsFault(err) == nil || AsFault(err).Code != ops.Conflict {
+		t.Errorf("a second time: %v, want CONFLICT", err)
+	}
+
+	id = h.accept("other") // nobody's
+	if state, err := h.door.Cancel(t.Context(), ada, id); AsFault(err) == nil || AsFault(err).Code != ops.Conflict || state != ops.Accepted {
+		t.Errorf("a call that nobody has: %s, %v, want CONFLICT", state, err)
+	}
+
+	later.Store(true)
+	broken.Store(true)
+	id = h.accept("away")
+	if _, err := h.door.Cancel(t.Context(), ada, id); !errors.Is(err, refuse) {
+		t.Errorf("got %v, want the function's error", err)
+	}
+	if got := h.kinds(id); slices.Contains(got, "call.cancel_requested") {
+		t.Errorf("the events are %q although nothing was asked", got)
+	}
+	broken.Store(false)
+	// It takes its time: who cancels waits until they lose patience.
+	ctx, lose := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := h.door.Cancel(ctx, ada, id); done <- err }()
+	for !slices.Contains(h.kinds(id), "call.cancel_requested") {
+	}
+	lose()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the caller's own end", err)
+	}
+	asked := ""
+	if err := h.store.Stream(t.Context(), "asked/"+string(id), 0, func(e journal.Event) error { asked += string(e.Body); return nil }); err != nil || asked != "ada" {
+		t.Errorf("asked for %q, %v", asked, err)
+	}
+	if c, err := h.door.read(t.Context(), id); err != nil || c.State != ops.Accepted {
+		t.Errorf("the call is %s, %v", c.State, err)
+	}
+}
+
+// An accepted call outlives the gateway: recovery leaves it alone, it is neither run again
+// nor unknown, and who waits for it in the next life hears of it.
+func TestAcceptedOutlivesARestart(t *testing.T) {
+	away := write("away", nil)
+	away.Executor = delegating{}
+	path := filepath.Join(t.TempDir(), "journal.db")
+	h := openHouse(t, path, away)
+	h.people()
+	h.start()
+	id := h.accept("away")
+	before := h.kinds(id)
+	h.close()
+
+	h = openHouse(t, path, away)
+	h.start()
+	t.Cleanup(h.close)
+	if c, err := h.door.read(t.Context(), id); err != nil || c.State != ops.Accepted || !slices.Equal(h.kinds(id), before) || h.entries() != 1 {
+		t.Fatalf("after a restart the call is %s, %v, its events %q, run %d times", c.State, err, h.kinds(id), h.entries())
+	}
+	got := make(chan ops.Outcome, 1)
+	go func() {
+		o, err := h.door.Await(context.Background(), id)
+		if err != nil {
+			t.Errorf("await: %v", err)
+		}
+		got <- o
+	}()
+	want := ops.Success(ops.NewResult("done elsewhere", ""))
+	if err := h.store.Update(t.Context(), func(tx journal.Tx) error { return h.door.Settle(tx, id, want) }); err != nil {
+		t.Fatal(err)
+	}
+	if o := <-got; !cmp.Equal(o, want) {
+		t.Errorf("awaited %+v, want %+v", o, want)
+	}
+}
+
 // ledger is a Transactional op that counts in the journal.
 type ledger struct {
 	fail func(tx journal.Tx) error

@@ -251,7 +251,8 @@ const cancelWait = 5 * time.Second
 // is still open when it does not stop at once.
 //
 // by may cancel its own calls; operators any. A call that does not exist, or that by
-// may not see, is NotFound; one that is settled is a Conflict.
+// may not see, is NotFound; one that is settled is a Conflict. An accepted call is stopped
+// by an OnCancel function, and by nobody else: without one it is a Conflict as well.
 func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.State, error) {
 	c, err := d.read(ctx, id)
 	if err != nil {
@@ -263,13 +264,16 @@ func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.
 	if c.outcome != nil {
 		return c.State, ops.Faultf(ops.Conflict, "call %s is %s already", id, c.State).With("state", c.State)
 	}
-	parked := false
+	parked, handled := false, false
 	err = d.store.Update(ctx, func(tx journal.Tx) error {
 		err := tx.Append(stream(id), journal.Any, "call.cancel_requested", fmt.Appendf(nil, `{"call":%q,"by":{"id":%q,"role":%q}}`, id, by.ID, by.Role))
 		if err != nil {
 			return err
 		}
-		parked, err = d.unask(tx, by, c.call())
+		if parked, err = d.unask(tx, by, c.call()); err != nil || parked {
+			return err
+		}
+		handled, err = d.cancelAccepted(tx, by, id)
 		return err
 	})
 	switch {
@@ -277,6 +281,14 @@ func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.
 		return "", err
 	case parked:
 		return ops.Cancelled, nil
+	case handled:
+		wait, cancel := context.WithTimeout(ctx, cancelWait)
+		defer cancel()
+		if o, err := d.Await(wait, id); err == nil {
+			return o.State, nil
+		}
+		c, err = d.read(ctx, id)
+		return c.State, err
 	}
 	t := d.task(id)
 	if t == nil && c.State != ops.Received {
@@ -293,6 +305,21 @@ func (d *Door) Cancel(ctx context.Context, by ops.Identity, id ops.CallID) (ops.
 	}
 	c, err = d.read(ctx, id)
 	return c.State, err
+}
+
+// cancelAccepted asks whoever has the work of call id to stop it, if the call is accepted,
+// and reports whether anybody had it.
+func (d *Door) cancelAccepted(tx journal.Tx, by ops.Identity, id ops.CallID) (handled bool, err error) {
+	c, err := load(tx, id) // anew: it may have been accepted meanwhile
+	if err != nil || c.State != ops.Accepted {
+		return false, err
+	}
+	for _, f := range d.onCancel {
+		if handled, err = f(tx, by, c.call()); handled || err != nil {
+			return handled, err
+		}
+	}
+	return false, nil
 }
 
 // clip bounds a caller's words, in bytes, and makes them valid UTF-8.
