@@ -13,10 +13,16 @@ const NativeProvider = "box"
 var (
 	// PlainReads take no argument.
 	PlainReads = []string{"status", "health", "version", "uptime", "config", "ops", "providers", "adaptors", "agents",
-		"threads", "calls", "approvals", "outbox", "timers", "jobs", "workers", "delegations", "artifacts", "audit"}
+		"threads", "calls", "approvals", "outbox", "timers", "jobs", "workers", "delegations", "plane", "artifacts", "audit"}
 	// ReadsOfOne take the id of one thing.
-	ReadsOfOne = []string{"op", "agent", "thread", "call", "timer", "job", "delegation", "artifact"}
+	ReadsOfOne = []string{"op", "agent", "thread", "call", "timer", "job", "delegation", "worker", "artifact"}
 )
+
+// Natives are all native ops, with every read that box.exec may have. Their names and
+// aliases are no other op's.
+func Natives() []Op {
+	return []Op{ToolsList(), BoxExec(slices.Concat(PlainReads, ReadsOfOne)), DMSend(), CronCreate(), CronCancel(), SwarmSpawn(), SwarmCancel()}
+}
 
 // ToolsList is the op that tells a caller what there is (decision D5).
 func ToolsList() Op {

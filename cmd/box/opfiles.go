@@ -160,7 +160,7 @@ func inFolder(dir string, read []ops.File, err error) error {
 // folder are found by ReadDir.
 func taken(files []ops.File) ops.FileErrors {
 	owner := make(map[ops.OpName]string)
-	for _, op := range []ops.Op{ops.ToolsList(), ops.BoxExec(ops.PlainReads), ops.DMSend()} {
+	for _, op := range ops.Natives() {
 		for _, name := range append([]ops.OpName{op.Name}, op.Aliases...) {
 			owner[name] = "the native op " + string(op.Name)
 		}

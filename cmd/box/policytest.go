@@ -126,10 +126,7 @@ func asPolicyError(err error) error {
 
 // inertOps is every op there is, none of which does anything.
 func (a *app) inertOps() ([]ops.Bound, error) {
-	all := []ops.Op{
-		ops.ToolsList(), ops.BoxExec(slices.Concat(ops.PlainReads, ops.ReadsOfOne)), ops.DMSend(), ops.CronCreate(), ops.CronCancel(),
-		ops.SwarmSpawn(), ops.SwarmCancel(), testWrite(),
-	}
+	all := append(ops.Natives(), testWrite())
 	folder, err := a.folder()
 	if err != nil {
 		return nil, err

@@ -165,7 +165,7 @@ func checkOp(op ops.OpName, name string) *complaint {
 	if !op.Valid() {
 		return &complaint{name, fmt.Sprintf("no op can be called %q", op)}
 	}
-	for _, native := range []ops.Op{ops.ToolsList(), ops.BoxExec(ops.PlainReads), ops.DMSend()} {
+	for _, native := range ops.Natives() {
 		if slices.Contains(native.Aliases, op) {
 			return &complaint{name, fmt.Sprintf("%q is an alias, which no decision is asked about; write %q", op, native.Name)}
 		}
