@@ -39,7 +39,10 @@ const DefaultQuota = 1 << 30
 // block is what the quota counts in: the smallest file takes as much of a disk.
 const block = 4 << 10
 
-const tmp = "tmp"
+const (
+	tmp     = "tmp"
+	partial = "uploads"
+)
 
 // Config says where a store is and how much it may hold.
 type Config struct {
@@ -59,6 +62,8 @@ type Store struct {
 	used   int64
 	files  int
 	shards map[string]bool // those whose own name is durable
+
+	busy map[UploadID]bool // uploads that somebody is at
 }
 
 // Open opens the store in a folder: what a crash left half written is removed, and what
@@ -92,7 +97,7 @@ func open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{root: root, quota: c.Quota, shards: make(map[string]bool)}
+	s := &Store{root: root, quota: c.Quota, shards: make(map[string]bool), busy: make(map[UploadID]bool)}
 	if err := s.prepare(filepath.Dir(c.Folder)); err != nil {
 		root.Close()
 		return nil, err
@@ -105,7 +110,7 @@ func (s *Store) prepare(parent string) error {
 	if err := s.root.RemoveAll(tmp); err != nil {
 		return err
 	}
-	for _, dir := range []string{tmp, algorithm} {
+	for _, dir := range []string{tmp, algorithm, partial} {
 		if err := s.root.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
@@ -117,13 +122,23 @@ func (s *Store) prepare(parent string) error {
 	if err := errors.Join(above.Sync(), above.Close(), s.sync("."), s.sync(algorithm)); err != nil {
 		return err
 	}
-	return fs.WalkDir(s.root.FS(), algorithm, func(name string, e fs.DirEntry, err error) error {
+	for _, dir := range []string{algorithm, partial} {
+		if err := s.count(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// count takes note of what a folder holds. A stray file takes room, too.
+func (s *Store) count(dir string) error {
+	return fs.WalkDir(s.root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case e.IsDir():
 			if path.Dir(name) == algorithm {
-				s.shards[name] = true // its name is durable since the sync above
+				s.shards[name] = true // its name is durable since the folder above was synced
 			}
 			return nil
 		}
@@ -131,8 +146,10 @@ func (s *Store) prepare(parent string) error {
 		if err != nil {
 			return err
 		}
-		s.used += blocks(info.Size()) // a stray file takes room, too
-		s.files++
+		s.used += blocks(info.Size())
+		if dir == algorithm {
+			s.files++
+		}
 		return nil
 	})
 }
@@ -143,7 +160,7 @@ func (s *Store) Close() error { return s.root.Close() }
 // Usage is how much of a store is taken.
 type Usage struct {
 	Files int   `json:"files"`
-	Bytes int64 `json:"bytes"` // as the quota counts them, with what is being written
+	Bytes int64 `json:"bytes"` // as the quota counts them, with what is being written and uploaded
 	Quota int64 `json:"quota"`
 }
 
@@ -213,15 +230,24 @@ func (s *Store) begin() (*writer, error) {
 
 // hold takes as much of the quota as the file will need.
 func (w *writer) hold(total int64) error {
-	w.s.mu.Lock()
-	defer w.s.mu.Unlock()
-	if more := total - w.held; more > 0 {
-		if w.s.used+more > w.s.quota {
-			return fmt.Errorf("%w: its quota of %d bytes is taken", ErrFull, w.s.quota)
-		}
-		w.s.used += more
-		w.held = total
+	if total <= w.held {
+		return nil
 	}
+	if err := w.s.take(total - w.held); err != nil {
+		return err
+	}
+	w.held = total
+	return nil
+}
+
+// take takes more bytes of the quota.
+func (s *Store) take(more int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.used+more > s.quota {
+		return fmt.Errorf("%w: its quota of %d bytes is taken", ErrFull, s.quota)
+	}
+	s.used += more
 	return nil
 }
 
@@ -285,9 +311,10 @@ func (w *writer) commit() (Digest, error) {
 	}
 	failpoint.Here("artifacts.synced")
 	d := digestOf(w.hash.Sum(nil))
-	if err := w.s.place(w, d); err != nil {
+	if err := w.s.place(w.name, d); err != nil {
 		return "", err
 	}
+	w.name = ""
 	failpoint.Here("artifacts.renamed")
 	// Also when the file was there before: whoever put it may not have come this far.
 	if err := w.s.sync(d.shard()); err != nil {
@@ -297,9 +324,10 @@ func (w *writer) commit() (Digest, error) {
 	return d, nil
 }
 
-// place renames w's file to its name. One that stands there already is replaced: the
-// bytes at hand are known to be right, those on disk may have rotted.
-func (s *Store) place(w *writer, d Digest) error {
+// place renames a file, which counts already, to the name that its bytes have. One that
+// stands there already is replaced: the bytes at hand are known to be right, those on
+// disk may have rotted, or be about to be collected.
+func (s *Store) place(from string, d Digest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if shard := d.shard(); !s.shards[shard] {
@@ -315,10 +343,9 @@ func (s *Store) place(w *writer, d Digest) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := s.root.Rename(w.name, d.file()); err != nil {
+	if err := s.root.Rename(from, d.file()); err != nil {
 		return err
 	}
-	w.name = ""
 	if before != nil {
 		s.used -= blocks(before.Size())
 	} else {
