@@ -67,6 +67,9 @@ type Task struct {
 	// Argv is the program and its words. A program without a slash is looked for by the
 	// Runner; a relative one is below WorkFolder.
 	Argv []string
+	// Overlay, if it is not empty, is a folder below Folder whose files are copied over
+	// WorkFolder once the source has been unpacked: what a verifier judges.
+	Overlay string
 	// Env is the whole environment, as NAME=value, but for HOME, TMPDIR and
 	// CREDENTIALS_DIRECTORY, which are the Runner's. Nothing of the worker's own is in it.
 	Env []string
