@@ -82,29 +82,47 @@ func migrate(ctx context.Context, db *sql.DB, schemas []journal.Schema) error {
 // refuseNewer compares what the database holds with what this program knows. A
 // feature it has never heard of counts as newer: its rows would be left unattended.
 func refuseNewer(ctx context.Context, db *sql.DB, all []feature) error {
-	tables, err := column[string](ctx, db, `SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB '`+versionTable+`*'`)
+	tables, err := versionTables(ctx, db)
 	if err != nil {
 		return err
 	}
 	for _, table := range tables {
 		name := strings.TrimPrefix(table, versionTable)
-		versions, err := column[int64](ctx, db, `SELECT coalesce(max(version_id), 0) FROM "`+strings.ReplaceAll(table, `"`, `""`)+`" WHERE is_applied`)
+		version, err := storedVersion(ctx, db, table)
 		if err != nil {
 			return err
 		}
 		i := slices.IndexFunc(all, func(f feature) bool { return f.name == name })
 		if i < 0 {
-			return fmt.Errorf("%w: it holds schema %s at version %d, which this program does not know", journal.ErrNewerSchema, name, versions[0])
+			return fmt.Errorf("%w: it holds schema %s at version %d, which this program does not know", journal.ErrNewerSchema, name, version)
 		}
-		var known int64
-		for _, source := range all[i].provider.ListSources() {
-			known = max(known, source.Version)
-		}
-		if versions[0] > known {
-			return fmt.Errorf("%w: schema %s is at version %d, this program knows versions up to %d", journal.ErrNewerSchema, name, versions[0], known)
+		if known := all[i].known(); version > known {
+			return fmt.Errorf("%w: schema %s is at version %d, this program knows versions up to %d", journal.ErrNewerSchema, name, version, known)
 		}
 	}
 	return nil
+}
+
+// known is the last version that this program has of f.
+func (f feature) known() (last int64) {
+	for _, source := range f.provider.ListSources() {
+		last = max(last, source.Version)
+	}
+	return last
+}
+
+// versionTables are the tables that hold the versions of schemas.
+func versionTables(ctx context.Context, db *sql.DB) ([]string, error) {
+	return column[string](ctx, db, `SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB '`+versionTable+`*' ORDER BY name`)
+}
+
+// storedVersion is the version that one of them holds.
+func storedVersion(ctx context.Context, db *sql.DB, table string) (int64, error) {
+	versions, err := column[int64](ctx, db, `SELECT coalesce(max(version_id), 0) FROM "`+strings.ReplaceAll(table, `"`, `""`)+`" WHERE is_applied`)
+	if err != nil {
+		return 0, err
+	}
+	return versions[0], nil
 }
 
 // column reads a statement's only column.
