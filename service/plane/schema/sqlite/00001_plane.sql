@@ -5,6 +5,7 @@ CREATE TABLE plane (
     state      TEXT NOT NULL CHECK (state IN ('off', 'on', 'drain')),
     term       BIGINT NOT NULL,     -- of fences: term << 32 | counter
     hold_until BIGINT NOT NULL,     -- no lease expires before
+    grants_at  BIGINT NOT NULL DEFAULT 0, -- nothing is granted before
     boot       TEXT NOT NULL,       -- of the store, which had the last start
     changed_at BIGINT NOT NULL
 );
@@ -43,6 +44,16 @@ CREATE TABLE invitation (
     used_at         BIGINT,
     key_id          TEXT            -- that used it
 );
+
+-- How many new runs of an implementation begin in a second, so that what failed at once
+-- does not come back at once. Seconds that have passed are deleted.
+CREATE TABLE start_slot (
+    implementation TEXT NOT NULL,
+    second         BIGINT NOT NULL, -- since 1970
+    n              BIGINT NOT NULL,
+    PRIMARY KEY (implementation, second)
+);
+CREATE INDEX start_slot_second ON start_slot (second);
 
 CREATE TABLE boot (
     worker     TEXT NOT NULL REFERENCES principal (id),
@@ -95,6 +106,7 @@ CREATE INDEX delegation_due ON delegation (due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX delegation_by ON delegation (by_id, id);
 CREATE INDEX delegation_thread ON delegation (thread, id);
 CREATE INDEX delegation_state ON delegation (state, id);
+CREATE INDEX delegation_revision ON delegation (revision);
 
 -- One row for each run, which is one attempt at its delegation.
 CREATE TABLE dispatch (

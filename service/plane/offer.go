@@ -1,0 +1,486 @@
+package plane
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"inband/ops"
+	"inband/service/journal"
+	"inband/service/plane/wire"
+)
+
+// MaxWait bounds how long a Poll waits for work.
+const MaxWait = 60 * time.Second
+
+const (
+	maxNonce = 64   // bytes
+	page     = 32   // dispatches that a transaction looks at for one worker
+	maxPolls = 4096 // that wait at a time
+)
+
+// Poll returns a signed grant for the worker or verifier by, or nil if there is nothing for
+// it within the time that q waits. The same nonce is answered with the same grant again,
+// as long as its lease lives.
+//
+// The time of the lease counts from when the poll was sent. What was waited for the work is
+// added to it, so a long poll costs nothing of the lease.
+func (p *Plane) Poll(ctx context.Context, by ops.Identity, q wire.Poll) ([]byte, error) {
+	wait := time.Duration(q.WaitMS) * time.Millisecond
+	switch {
+	case q.Nonce == "" || len(q.Nonce) > maxNonce:
+		return nil, final(ops.BadRequest, "a nonce of %d bytes: want 1 to %d, another for each poll", len(q.Nonce), maxNonce)
+	case q.WaitMS < 0 || wait > MaxWait:
+		return nil, final(ops.BadRequest, "a wait of %d ms: want 0 to %d", q.WaitMS, MaxWait.Milliseconds())
+	}
+	received := time.Now()
+	if err := p.settleClock(ctx); err != nil {
+		return nil, stored(err)
+	}
+	who, err := p.poller(ctx, by, q.Boot)
+	if err != nil {
+		return nil, err
+	}
+	w := &waiter{role: who.role, skills: who.skills, ready: make(chan struct{}, 1)}
+	if !p.offers.join(w) {
+		return nil, ops.Faultf(ops.Busy, "%d polls wait already; try again later", maxPolls)
+	}
+	defer p.offers.leave(w)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		grant, err := p.offer(ctx, by, q, received)
+		if err != nil {
+			return nil, stored(err)
+		}
+		if grant != nil {
+			p.counts.add("polls", "granted", 1)
+			envelope, _, err := wire.Seal(p.Key, wire.KindGrant, grant)
+			return envelope, err
+		}
+		select {
+		case <-w.ready:
+			p.offers.again(w)
+		case <-timer.C:
+			p.counts.add("polls", "empty", 1)
+			return nil, nil
+		case <-p.life.Done():
+			return nil, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// poller is who polls, if it may.
+func (p *Plane) poller(ctx context.Context, by ops.Identity, boot string) (who principalRow, err error) {
+	known := false
+	if err := p.store.View(ctx, func(tx journal.Tx) (err error) {
+		who, known, err = p.principal(tx, by.ID)
+		return err
+	}); err != nil {
+		return who, stored(err)
+	}
+	if f := speaks(who, known, by, boot); f != nil {
+		return who, f
+	}
+	return who, nil
+}
+
+// offer looks for work for by and leases it, nil if there is none now. It looks without
+// writing first, unless there is a reason to think that there is some.
+func (p *Plane) offer(ctx context.Context, by ops.Identity, q wire.Poll, received time.Time) (grant *wire.Grant, err error) {
+	var who principalRow
+	var found []string
+	if err := p.store.View(ctx, func(tx journal.Tx) error {
+		grant, found = nil, nil
+		known := false
+		if who, known, err = p.principal(tx, by.ID); err != nil {
+			return err
+		}
+		if f := speaks(who, known, by, q.Boot); f != nil {
+			return f
+		}
+		if who.nonce == q.Nonce {
+			grant, err = p.granted(tx, who, received)
+			return err
+		}
+		found, err = p.find(tx, who)
+		return err
+	}); err != nil || grant != nil || len(found) == 0 {
+		return grant, err
+	}
+	err = p.store.Update(ctx, func(tx journal.Tx) error {
+		grant = nil
+		if p.jumped() {
+			return errJumped
+		}
+		who, known, err := p.principal(tx, by.ID)
+		if err != nil {
+			return err
+		}
+		if f := speaks(who, known, by, q.Boot); f != nil {
+			return f
+		}
+		if who.nonce == q.Nonce {
+			grant, err = p.granted(tx, who, received)
+			return err
+		}
+		if !who.offered() || tx.Now().Before(who.grantsAt) {
+			return nil
+		}
+		if who.role == ops.Verifier {
+			grant, err = p.offerVerification(tx, who, q.Nonce)
+		} else {
+			grant, err = p.lease(tx, who, q.Nonce, found)
+		}
+		if err != nil || grant == nil {
+			return err
+		}
+		// It is counted from when the poll was sent, which is not after it came.
+		grant.TTLMS += time.Since(received).Milliseconds()
+		_, err = tx.Exec(`UPDATE principal SET nonce = $1, granted = $2, seen_at = $3 WHERE id = $4`,
+			q.Nonce, grant.Subject()+" "+strconv.FormatInt(grant.Fence, 10), tx.Now().UnixMilli(), string(who.id))
+		return err
+	})
+	switch {
+	case errors.Is(err, errJumped):
+		if err := p.settleClock(ctx); err != nil {
+			return nil, err
+		}
+		return p.offer(ctx, by, q, received)
+	case errors.Is(err, ErrStaleRow):
+		return p.offer(ctx, by, q, received)
+	case err != nil:
+		return nil, err
+	case grant == nil:
+		// Somebody else was quicker with all that was found; there may be more.
+		return p.offer(ctx, by, q, received)
+	}
+	return grant, nil
+}
+
+// offered reports whether who may get something new.
+func (w principalRow) offered() bool {
+	switch {
+	case w.draining:
+		return false
+	case w.role == ops.Verifier:
+		return w.plane != Off
+	}
+	return w.plane == On
+}
+
+// find looks for up to a few things that who could be granted now: the runs, in the order in
+// which they are offered. For a verifier it says only that there is something.
+func (p *Plane) find(tx journal.Tx, who principalRow) (found []string, err error) {
+	if !who.offered() || tx.Now().Before(who.grantsAt) {
+		return nil, nil
+	}
+	now := tx.Now().UnixMilli()
+	if who.role == ops.Verifier {
+		return texts(tx, `SELECT id FROM verification WHERE state = 'WAITING' AND not_before <= $1 AND producer <> $2 ORDER BY not_before, id LIMIT 1`, now, string(who.id))
+	}
+	threads := make(map[string]bool) // whether they are held
+	for _, implementation := range who.skills.implementations {
+		if found, err = p.findOf(tx, who, implementation, now, threads); err != nil || len(found) > 0 {
+			return found, err
+		}
+	}
+	return nil, nil
+}
+
+// some is how many candidates a poll takes into its transaction: others are after them too.
+const some = 8
+
+// findOf looks for runs of one implementation, page by page, so that those which who cannot
+// do or which are held hide none.
+func (p *Plane) findOf(tx journal.Tx, who principalRow, implementation string, now int64, threads map[string]bool) (found []string, err error) {
+	type candidate struct{ run, thread string }
+	after, last := int64(-1), ""
+	for {
+		var list []candidate
+		n := 0
+		if err := tx.Query(`SELECT x.run, x.not_before, x.id, d.capabilities, d.thread, d.by_role FROM dispatch x JOIN delegation d ON d.id = x.delegation
+				WHERE x.state = 'DISPATCHED' AND x.implementation = $1 AND x.not_before <= $2 AND (x.not_before, x.id) > ($3, $4) AND x.deadline > $2
+				ORDER BY x.not_before, x.id LIMIT $5`,
+			func(scan func(...any) error) error {
+				var c candidate
+				var capabilities, role string
+				if err := scan(&c.run, &after, &last, &capabilities, &c.thread, &role); err != nil {
+					return err
+				}
+				n++
+				if ops.Role(role) == ops.Operator {
+					c.thread = "" // what a person orders is never held
+				} else if c.thread == "" {
+					c.thread = "-" // by a hold over everything it may be
+				}
+				want, err := listed(capabilities)
+				if err == nil && who.skills.serve(implementation, want) {
+					list = append(list, c)
+				}
+				return err
+			}, implementation, now, after, last, int64(page)); err != nil {
+			return nil, err
+		}
+		for _, c := range list {
+			held, known := threads[c.thread]
+			if !known && c.thread != "" {
+				if held, err = p.door.Held(tx, c.thread); err != nil {
+					return nil, err
+				}
+				threads[c.thread] = held
+			}
+			if !held {
+				found = append(found, c.run)
+			}
+		}
+		if len(found) >= some || n < page {
+			return found[:min(len(found), some)], nil
+		}
+	}
+}
+
+// lease grants who the first of runs that can still be had, nil if none can.
+func (p *Plane) lease(tx journal.Tx, who principalRow, nonce string, runs []string) (*wire.Grant, error) {
+	for _, run := range runs {
+		h, err := p.load(tx, "", run)
+		if err != nil {
+			return nil, err
+		}
+		if h.run.state != Dispatched || h.run.notBefore.After(tx.Now()) {
+			continue
+		}
+		if h.delegation.by.Role != ops.Operator {
+			if held, err := p.door.Held(tx, h.delegation.thread); err != nil {
+				return nil, err
+			} else if held {
+				continue
+			}
+		}
+		fault, err := p.apply(tx, h, Event{Kind: OnLeaseGranted, Worker: who.id, Boot: who.boot, Lease: p.TTL, Term: who.term,
+			Capable: who.skills.serve(h.run.implementation, h.delegation.capabilities)})
+		if err != nil {
+			return nil, err
+		}
+		if fault != nil {
+			continue
+		}
+		grant, err := p.grant(tx, h, nonce)
+		if err != nil {
+			return nil, err
+		}
+		p.counts.add("grants", h.run.implementation, 1)
+		return grant, nil
+	}
+	return nil, nil
+}
+
+// granted is the grant that the last poll of who was answered with, while its lease lives,
+// else nil. What is left of the lease is counted from when this poll came.
+func (p *Plane) granted(tx journal.Tx, who principalRow, received time.Time) (*wire.Grant, error) {
+	subject, number, _ := strings.Cut(who.granted, " ")
+	fence, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return nil, nil
+	}
+	if who.role == ops.Verifier {
+		return p.verificationGrant(tx, who, subject, who.nonce)
+	}
+	h, err := p.load(tx, "", subject)
+	if err != nil {
+		return nil, err
+	}
+	if h.run.fence != fence || h.run.boot != who.boot || !h.run.state.HasLease() || !h.run.leaseUntil.After(tx.Now()) {
+		return nil, nil
+	}
+	return p.grant(tx, h, who.nonce)
+}
+
+// grant is the plane's word for the lease of h. The lease's time is what is left of it now.
+func (p *Plane) grant(tx journal.Tx, h *held, nonce string) (*wire.Grant, error) {
+	now := tx.Now()
+	d, r := &h.delegation, &h.run
+	g := &wire.Grant{
+		Header: wire.Header{Delegation: d.id, Run: r.run, Dispatch: r.dispatch, Implementation: r.implementation, Worker: r.worker, Boot: r.boot, Fence: r.fence,
+			Seq: r.seq, Prev: r.prev, SentAt: now},
+		Nonce: nonce, Attempt: r.attempt, TTLMS: r.leaseUntil.Sub(now).Milliseconds(), HeartbeatMS: p.Heartbeat.Milliseconds(), RemainingMS: r.deadline.Sub(now).Milliseconds(),
+		Digest: d.instruction, Source: wire.Source{Revision: d.revision, Worktree: d.worktree}, Capabilities: d.capabilities, Credentials: d.credentials,
+		Outputs: d.outputs, Verify: d.verify, Answer: d.answer, IdemKey: r.idemKey,
+	}
+	var err error
+	if g.Instruction, err = instructionOf(tx, d.instruction); err != nil {
+		return nil, err
+	}
+	if r.attempt > 1 || r.seq > 0 {
+		if err := tx.Query(`SELECT f.name, f.digest, f.bytes, f.kind FROM run_file f JOIN dispatch x ON x.run = f.run WHERE x.delegation = $1 ORDER BY x.attempt, f.at, f.name`,
+			func(scan func(...any) error) error {
+				var f wire.File
+				err := scan(&f.Name, &f.Digest, &f.Bytes, &f.Kind)
+				g.Earlier = append(g.Earlier, f)
+				return err
+			}, d.id); err != nil {
+			return nil, err
+		}
+		g.Earlier = g.Earlier[max(0, len(g.Earlier)-maxEarlier):]
+	}
+	return g, nil
+}
+
+// maxEarlier bounds the files of earlier attempts that a grant names; the last ones are.
+const maxEarlier = 256
+
+// instructionOf reads an instruction by its digest.
+func instructionOf(tx journal.Tx, digest string) (i wire.Instruction, err error) {
+	var body string
+	if err := tx.Query(`SELECT body FROM instruction WHERE digest = $1`, func(scan func(...any) error) error { return scan(&body) }, digest); err != nil {
+		return i, err
+	}
+	if err := json.Unmarshal([]byte(body), &i); err != nil {
+		return i, fmt.Errorf("instruction %s: %w", digest, err)
+	}
+	return i, nil
+}
+
+// offers are the polls that wait, first come first. Whoever is woken looks for itself, so a
+// waiter that is woken for nothing, or too late, only looks once more.
+type offers struct {
+	mu      sync.Mutex
+	waiting []*waiter
+}
+
+// waiter is one poll.
+type waiter struct {
+	role   ops.Role
+	skills skills
+	ready  chan struct{}
+	asleep bool // it stands in line
+	since  string
+	needs  []string // what it was woken for: an implementation, with capabilities
+}
+
+// join puts w in line. It is false when too many stand there.
+func (o *offers) join(w *waiter) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.waiting) >= maxPolls {
+		return false
+	}
+	w.asleep = true
+	o.waiting = append(o.waiting, w)
+	return true
+}
+
+// again puts w, which was woken and looks, back in line.
+func (o *offers) again(w *waiter) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !w.asleep {
+		w.asleep, w.since, w.needs = true, "", nil
+		o.waiting = append(o.waiting, w)
+	}
+}
+
+// leave takes w out of line. If it was woken and has not looked since, the next in line
+// looks instead.
+func (o *offers) leave(w *waiter) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if w.asleep {
+		o.waiting = slices.DeleteFunc(o.waiting, func(other *waiter) bool { return other == w })
+		w.asleep = false
+		return
+	}
+	if w.since != "" {
+		o.wakeOne(w.since, w.needs)
+	}
+}
+
+// work wakes the first worker in line that can do work of an implementation.
+func (o *offers) work(implementation string, capabilities []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wakeOne(implementation, capabilities)
+}
+
+func (o *offers) wakeOne(implementation string, capabilities []string) {
+	for i, w := range o.waiting {
+		if w.role == ops.Worker && w.skills.serve(implementation, capabilities) {
+			o.waiting = slices.Delete(o.waiting, i, i+1)
+			w.asleep, w.since, w.needs = false, implementation, capabilities
+			signal(w.ready)
+			return
+		}
+	}
+}
+
+// all wakes everybody in line of a role, or of any.
+func (o *offers) all(role ops.Role) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = slices.DeleteFunc(o.waiting, func(w *waiter) bool {
+		if role != "" && w.role != role {
+			return false
+		}
+		w.asleep = false
+		signal(w.ready)
+		return true
+	})
+}
+
+// implementations are those that somebody in line can do.
+func (o *offers) implementations() (list []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range o.waiting {
+		if w.role != ops.Worker {
+			continue
+		}
+		for _, i := range w.skills.implementations {
+			if !slices.Contains(list, i) {
+				list = append(list, i)
+			}
+		}
+	}
+	return list
+}
+
+// heard takes notice of what was committed, whoever wrote it: work for those who wait, and
+// whatever may be due earlier than the sweeper thinks.
+func (p *Plane) heard(e journal.Event) {
+	switch e.Kind {
+	case "delegation.spawned", "run.dispatched", "run.human_resolved":
+		var b struct {
+			To             State
+			Implementation string
+			Capabilities   []string
+			NotBefore      time.Time `json:"not_before"`
+		}
+		if err := json.Unmarshal(e.Body, &b); err != nil || b.To != "" && b.To != Dispatched {
+			return
+		}
+		if !b.NotBefore.After(e.At) {
+			p.offers.work(b.Implementation, b.Capabilities)
+		}
+		signal(p.attention)
+	case "verification.requested", "verification.lapsed", "verification.asked_again":
+		p.offers.all(ops.Verifier)
+		signal(p.attention)
+	case "hold.released", "plane.switched", "worker.resumed":
+		p.offers.all("")
+	case "worker.revoked", "worker.booted", "plane.term_bumped":
+		p.offers.all("") // who has no right any more is told so
+		signal(p.attention)
+	default:
+		if strings.HasPrefix(e.Kind, "verification.") {
+			signal(p.attention)
+		}
+	}
+}

@@ -1,0 +1,659 @@
+package plane
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"inband/ops"
+	"inband/service/artifacts"
+	"inband/service/journal"
+	"inband/service/plane/wire"
+)
+
+// VerificationState is where one judgement stands that was asked for.
+type VerificationState string
+
+// The states of a verification. The first two are open; of the others only JudgedPassed
+// completes a delegation.
+const (
+	AwaitsVerifier VerificationState = "WAITING"          // offered to whoever may take it
+	WithVerifier   VerificationState = "LEASED"           // a verifier has it
+	JudgedPassed   VerificationState = "PASSED"           // it did what it was to do
+	JudgedFailed   VerificationState = "FAILED"           // it did not
+	JudgedLacking  VerificationState = "EVIDENCE_MISSING" // there is not enough to tell by
+	NobodyJudged   VerificationState = "UNAVAILABLE"      // no verifier came in time
+	Dropped        VerificationState = "DROPPED"          // nobody needs it any more
+)
+
+const (
+	// lapsesBearable is how many leases on a verification may end without a verdict before
+	// the delegation is shown to have no verifier.
+	lapsesBearable = 3
+	// waitsForVerifier is how long after its deadline a delegation is open for a verifier.
+	waitsForVerifier = 24 * time.Hour
+	// maxVerdict bounds the words of a verdict, in bytes, each.
+	maxVerdict = 4 << 10
+	// verificationBatch is how many verifications one sweep looks at.
+	verificationBatch = 100
+	// mostAttested bounds the attestations that a grant carries, in bytes.
+	mostAttested = 256 << 10
+)
+
+// verificationRow is one row of the table verification, with what is asked most of its
+// delegation.
+type verificationRow struct {
+	id, delegation, run string
+	n                   int
+	implementation      string
+	producer, verifier  ops.IdentityID // verifier: "" if nobody has it
+	state               VerificationState
+	fence               int64 // of the last lease, 0: never leased
+	boot                string
+	leaseUntil          time.Time
+	seq                 int64
+	prev                string
+	notBefore           time.Time
+	deadline            time.Time // of somebody's verdict
+	dueAt               time.Time // when the sweep has to look at it
+	lapses              int       // leases that ended without a verdict
+	verdict             string    // JSON, "" before there is one
+	reason              string
+	version             int64
+	endedAt             time.Time
+
+	stands    DelegationState // the delegation
+	until     time.Time       // its deadline
+	createdAt time.Time
+}
+
+func selectVerifications(tx journal.Tx, where string, args ...any) (list []verificationRow, err error) {
+	var v verificationRow
+	var s scanner
+	s.dest = []any{&v.id, &v.delegation, &v.run, &v.n, &v.implementation, (*string)(&v.producer), s.text((*string)(&v.verifier)), (*string)(&v.state),
+		s.number(&v.fence), s.text(&v.boot), s.moment(&v.leaseUntil), &v.seq, &v.prev, s.moment(&v.notBefore), s.moment(&v.deadline), s.moment(&v.dueAt), &v.lapses,
+		s.text(&v.verdict), &v.reason, &v.version, s.moment(&v.endedAt), (*string)(&v.stands), s.moment(&v.until), s.moment(&v.createdAt)}
+	err = tx.Query(`SELECT v.id, v.delegation, v.run, v.n, v.implementation, v.producer, v.verifier, v.state, v.fence, v.boot, v.lease_until, v.seq, v.prev, v.not_before,
+			v.deadline, v.due_at, v.lapses, v.verdict, v.reason, v.version, v.ended_at, d.state, d.deadline, v.created_at
+			FROM verification v JOIN delegation d ON d.id = v.delegation WHERE `+where,
+		func(scan func(...any) error) error {
+			err := s.scan(scan)
+			list = append(list, v)
+			return err
+		}, args...)
+	return list, err
+}
+
+// write writes all of v that changes, if it is still the row that was read.
+func (v *verificationRow) write(tx journal.Tx) error {
+	n, err := tx.Exec(`UPDATE verification SET verifier = $1, state = $2, fence = $3, boot = $4, lease_until = $5, seq = $6, prev = $7, not_before = $8, deadline = $9,
+			due_at = $10, lapses = $11, verdict = $12, reason = $13, ended_at = $14, version = $15 + 1 WHERE id = $16 AND version = $15`,
+		orNull(string(v.verifier)), string(v.state), orZero(v.fence), orNull(v.boot), milli(v.leaseUntil), v.seq, v.prev, milli(v.notBefore), milli(v.deadline),
+		milli(v.dueAt), int64(v.lapses), orNull(v.verdict), v.reason, milli(v.endedAt), v.version, v.id)
+	if err != nil {
+		return err
+	}
+	if n != 1 {
+		return fmt.Errorf("verification %s: %w", v.id, ErrStaleRow)
+	}
+	v.version++
+	return nil
+}
+
+// end gives v its last state.
+func (v *verificationRow) end(state VerificationState, reason string, now time.Time) {
+	v.state, v.reason, v.endedAt = state, reason, now
+	v.leaseUntil, v.dueAt = time.Time{}, time.Time{}
+}
+
+// record appends an event about v. It carries no words of a verifier.
+func (v *verificationRow) record(tx journal.Tx, kind string, more map[string]any) error {
+	body := map[string]any{"delegation": v.delegation, "run": v.run, "verification": v.id, "n": v.n, "state": v.state, "producer": v.producer}
+	if v.verifier != "" {
+		body["verifier"], body["fence"] = v.verifier, v.fence
+	}
+	for name, value := range more {
+		body[name] = value
+	}
+	return event(tx, "delegation/"+v.delegation, kind, body)
+}
+
+// openVerification asks for a judgement of h's run. Where a file that was declared is not
+// there, nobody is asked: the evidence is missing, whoever looks.
+func (p *Plane) openVerification(tx journal.Tx, h *held) error {
+	now := tx.Now()
+	v := verificationRow{
+		id: newID("v-"), delegation: h.delegation.id, run: h.run.run, n: h.delegation.verifications, implementation: h.delegation.implementation,
+		producer: h.run.worker, state: AwaitsVerifier, notBefore: now, deadline: now.Add(p.VerifyWithin),
+	}
+	v.dueAt = v.deadline
+	_, missing, err := returned(tx, h)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		v.end(JudgedLacking, "not returned, or not attested: "+strings.Join(missing, ", "), now)
+		v.dueAt = p.evidenceUntil(h, now)
+	}
+	if _, err := tx.Exec(`INSERT INTO verification (id, delegation, run, n, implementation, producer, state, seq, prev, not_before, deadline, due_at, lapses, reason, version, created_at, ended_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, 0, '', $8, $9, $10, 0, $11, 1, $12, $13)`,
+		v.id, v.delegation, v.run, int64(v.n), v.implementation, string(v.producer), string(v.state), milli(v.notBefore), milli(v.deadline), milli(v.dueAt),
+		v.reason, now.UnixMilli(), milli(v.endedAt)); err != nil {
+		return err
+	}
+	p.sooner(v.dueAt)
+	if err := v.record(tx, "verification.requested", nil); err != nil || len(missing) == 0 {
+		return err
+	}
+	fault, err := p.apply(tx, h, Event{Kind: OnVerdict, Verdict: Lacking, Reason: "not_returned"})
+	return orFault(fault, err)
+}
+
+// evidenceUntil is until when a delegation that lacks evidence waits for it.
+func (p *Plane) evidenceUntil(h *held, now time.Time) time.Time {
+	if until := now.Add(p.VerifyWithin); until.After(h.delegation.deadline) {
+		return until
+	}
+	return h.delegation.deadline
+}
+
+// returned are the files of h's run that a verifier may go by: those of its result, and
+// what it has attested under a declared name since. What is not stored and attested is not
+// among them. missing are the declared names for which there is none.
+func returned(tx journal.Tx, h *held) (files []wire.File, missing []string, err error) {
+	named := make(map[string]bool)
+	if h.run.result != nil {
+		for _, f := range h.run.result.Files {
+			there, attested, err := artifacts.Left(tx, h.run.run, f.Name, artifacts.Digest(f.Digest), f.Bytes)
+			if err != nil {
+				return nil, nil, err
+			}
+			if there && attested {
+				files, named[f.Name] = append(files, f), true
+			}
+		}
+	}
+	for _, name := range h.delegation.outputs {
+		if named[name] {
+			continue
+		}
+		f := wire.File{Name: name}
+		if err := tx.Query(`SELECT a.digest, a.bytes, a.kind FROM artifact a WHERE a.run = $1 AND a.name = $2
+				AND EXISTS (SELECT 1 FROM attestation t WHERE t.run = a.run AND t.name = a.name AND t.digest = a.digest) ORDER BY a.id DESC LIMIT 1`,
+			func(scan func(...any) error) error { return scan(&f.Digest, &f.Bytes, &f.Kind) }, h.run.run, name); err != nil {
+			return nil, nil, err
+		}
+		if f.Digest == "" {
+			missing = append(missing, name)
+		} else {
+			files = append(files, f)
+		}
+	}
+	return files, missing, nil
+}
+
+// dropVerification ends what is open of h's verifications without a judgement.
+func (p *Plane) dropVerification(tx journal.Tx, h *held, reason string) error {
+	list, err := selectVerifications(tx, `v.delegation = $1 AND v.state IN ('WAITING', 'LEASED')`, h.delegation.id)
+	if err != nil {
+		return err
+	}
+	for _, v := range list {
+		v.end(Dropped, reason, tx.Now())
+		if err := v.write(tx); err != nil {
+			return err
+		}
+		if err := v.record(tx, "verification.dropped", map[string]any{"reason": reason}); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(`UPDATE verification SET due_at = NULL, version = version + 1 WHERE delegation = $1 AND state = 'EVIDENCE_MISSING' AND due_at IS NOT NULL`, h.delegation.id)
+	return err
+}
+
+// offerVerification gives a verifier the verification that has waited longest of those
+// that it can judge, under a lease with the next fence; nil if there is none. The work of
+// a run is never offered to who did it.
+func (p *Plane) offerVerification(tx journal.Tx, who principalRow, nonce string) (*wire.Grant, error) {
+	if who.role != ops.Verifier || who.revoked || who.boot == "" || who.plane == Off || len(who.skills.implementations) == 0 {
+		return nil, nil
+	}
+	now := tx.Now()
+	args := []any{now.UnixMilli(), string(who.id)}
+	places := make([]string, len(who.skills.implementations))
+	for i, implementation := range who.skills.implementations {
+		places[i] = fmt.Sprintf("$%d", i+3)
+		args = append(args, implementation)
+	}
+	list, err := selectVerifications(tx, `v.state = 'WAITING' AND v.not_before <= $1 AND v.producer <> $2 AND v.implementation IN (`+strings.Join(places, ", ")+`)
+			ORDER BY v.not_before, v.id LIMIT 1`, args...)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	term, _, err := termAndHold(tx)
+	if err != nil {
+		return nil, err
+	}
+	v := list[0]
+	v.state, v.verifier, v.boot = WithVerifier, who.id, who.boot
+	v.fence = max(v.fence+1, term<<termBits|1)
+	if until := now.Add(p.VerifyWithin); until.After(v.deadline) { // somebody came: it has the time that is for judging
+		v.deadline = until
+	}
+	v.extend(p.TTL, now)
+	if err := v.write(tx); err != nil {
+		return nil, err
+	}
+	p.sooner(v.dueAt)
+	if err := v.record(tx, "verification.granted", map[string]any{"boot": v.boot, "lease_until": ops.Stamp(v.leaseUntil)}); err != nil {
+		return nil, err
+	}
+	return p.grantOf(tx, v, nonce)
+}
+
+// extend lengthens the lease, up to the deadline.
+func (v *verificationRow) extend(ttl time.Duration, now time.Time) {
+	v.leaseUntil = now.Add(ttl)
+	if v.leaseUntil.After(v.deadline) {
+		v.leaseUntil = v.deadline
+	}
+	v.dueAt = v.leaseUntil
+}
+
+// verificationGrant is the grant of a lease that who has already, for the same poll again;
+// nil if it has it no longer.
+func (p *Plane) verificationGrant(tx journal.Tx, who principalRow, id, nonce string) (*wire.Grant, error) {
+	list, err := selectVerifications(tx, `v.id = $1 AND v.state = 'LEASED' AND v.verifier = $2 AND v.boot = $3`, id, string(who.id), who.boot)
+	if err != nil || len(list) == 0 || !tx.Now().Before(list[0].leaseUntil) {
+		return nil, err
+	}
+	return p.grantOf(tx, list[0], nonce)
+}
+
+// grantOf is what the verifier that has v is told.
+func (p *Plane) grantOf(tx journal.Tx, v verificationRow, nonce string) (*wire.Grant, error) {
+	h, err := p.load(tx, v.delegation, v.run)
+	if err != nil {
+		return nil, err
+	}
+	now, d := tx.Now(), h.delegation
+	g := &wire.Grant{
+		Header: wire.Header{Delegation: d.id, Run: v.run, Dispatch: h.run.dispatch, Verification: v.id, Implementation: v.implementation,
+			Worker: v.verifier, Boot: v.boot, Fence: v.fence, Seq: v.seq, Prev: v.prev, SentAt: now},
+		Nonce: nonce, Attempt: h.run.attempt, TTLMS: v.leaseUntil.Sub(now).Milliseconds(), HeartbeatMS: p.Heartbeat.Milliseconds(),
+		RemainingMS: v.deadline.Sub(now).Milliseconds(), Digest: d.instruction, Source: wire.Source{Revision: d.revision, Worktree: d.worktree},
+		Outputs: d.outputs, Verify: d.verify, IdemKey: v.id, Producer: v.producer, Attested: make(map[string]wire.Attestations),
+	}
+	if err := tx.Query(`SELECT body FROM instruction WHERE digest = $1`, func(scan func(...any) error) error {
+		var body string
+		if err := scan(&body); err != nil {
+			return err
+		}
+		return json.Unmarshal([]byte(body), &g.Instruction)
+	}, d.instruction); err != nil {
+		return nil, fmt.Errorf("instruction of %s: %w", d.id, err)
+	}
+	g.Result = &wire.Result{Succeeded: true, Summary: h.run.summary}
+	if h.run.result != nil {
+		r := *h.run.result
+		g.Result = &r
+	}
+	if g.Result.Files, _, err = returned(tx, h); err != nil {
+		return nil, err
+	}
+	room := mostAttested
+	for _, f := range g.Result.Files {
+		list, err := artifacts.Attestations(tx, v.run, artifacts.Digest(f.Digest))
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range slices.Backward(list) { // the latest counts most
+			if room -= len(a.Envelope); room < 0 {
+				return g, nil
+			}
+			g.Attested[f.Digest] = append(g.Attested[f.Digest], a.Envelope)
+		}
+	}
+	return g, nil
+}
+
+// termAndHold are the term of fences and until when no lease expires.
+func termAndHold(tx journal.Tx) (term int64, hold time.Time, err error) {
+	var ms int64
+	err = tx.Query(`SELECT term, hold_until FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&term, &ms) })
+	return term, time.UnixMilli(ms), err
+}
+
+// verifierCallback takes what a verifier says of a verification. m's signature is proved to
+// be who's. It is the only way to a verdict: a judgement counts if it comes from a
+// verifier, other than who did the work, that holds the live lease on it, as the next
+// message, and says what it has judged by. Anything else is evidence at most.
+func (p *Plane) verifierCallback(tx journal.Tx, m wire.Message, who principalRow) (wire.Ack, *ops.Fault, error) {
+	refused := func(f *ops.Fault, err error) (wire.Ack, *ops.Fault, error) { return wire.Ack{}, f, err }
+	list, err := selectVerifications(tx, `v.id = $1`, m.Header.Verification)
+	if err != nil {
+		return refused(nil, err)
+	}
+	if len(list) == 0 {
+		return refused(final(ops.NotFound, "there is no verification %s", shown(m.Header.Verification)), nil)
+	}
+	v := list[0]
+	h, err := p.load(tx, v.delegation, v.run)
+	if err != nil {
+		return refused(nil, err)
+	}
+	if m.Header.Delegation != v.delegation || m.Header.Run != v.run || m.Header.Dispatch != h.run.dispatch || m.Header.Implementation != v.implementation {
+		return refused(p.doubted(tx, h, v, m, "other_ids", final(ops.StaleFence, "the verification %s is not of the delegation, run, dispatch and implementation that the message names", v.id)))
+	}
+	if who.role != ops.Verifier || who.id == v.producer || m.Header.Worker != who.id {
+		p.counts.add("auth_rejected", "", 1)
+		return refused(p.doubted(tx, h, v, m, "no_verifier", final(ops.BadSignature, "%s may not judge this run: want a verifier, and another one than who did the work", who.id)))
+	}
+	ack, other, err := p.replayed(tx, m)
+	if err != nil {
+		return refused(nil, err)
+	}
+	if ack != nil {
+		return *ack, nil, nil
+	}
+	term, hold, err := termAndHold(tx)
+	if err != nil {
+		return refused(nil, err)
+	}
+	now := tx.Now()
+	if why := v.stale(m, who, term, now); why != "" {
+		return refused(p.doubted(tx, h, v, m, why, final(ops.StaleFence, "the verification is %s, and not, or no longer, under this lease; stop", v.state).With("reason", why)))
+	}
+	switch next := v.seq + 1; {
+	case other || m.Header.Seq < next:
+		return refused(p.doubted(tx, h, v, m, "other_message", final(ops.OutOfSequence, "message %d was another one", m.Header.Seq).With("expected", next)))
+	case m.Header.Seq > next:
+		return refused(ops.Faultf(ops.OutOfSequence, "message %d comes before message %d", next, m.Header.Seq).With("expected", next), nil)
+	case m.Header.Prev != v.prev:
+		return refused(p.doubted(tx, h, v, m, "other_chain", final(ops.OutOfSequence, "message %d does not follow the one that was accepted before it", m.Header.Seq).With("expected", next)))
+	}
+	var verdict wire.Verdict
+	fault := p.understood(tx, h, m, &verdict)
+	if fault != nil {
+		if m.Kind != wire.KindVerdict {
+			return refused(fault, nil)
+		}
+		return refused(p.doubted(tx, h, v, m, "no_judgement", fault))
+	}
+	v.seq, v.prev = m.Header.Seq, m.Digest
+	if m.Kind == wire.KindVerdict {
+		fault, err = p.judged(tx, h, &v, m, verdict)
+		if err != nil || fault != nil {
+			return refused(fault, err)
+		}
+	} else {
+		alive := m.Kind == wire.KindStarted || decoded[wire.Heartbeat](m.Body).Alive
+		if alive && who.plane != Off {
+			v.extend(p.TTL, now)
+		}
+		if err := v.write(tx); err != nil {
+			return refused(nil, err)
+		}
+	}
+	answer := wire.Ack{Subject: v.id, Seq: m.Header.Seq, Digest: m.Digest, State: string(v.state), Drain: who.draining || who.plane != On, Final: v.state != WithVerifier}
+	if v.state == WithVerifier {
+		answer.LeaseMS = max(v.leaseUntil.Sub(now), hold.Sub(now)).Milliseconds()
+	}
+	return answer, nil, p.keepCallback(tx, m, answer)
+}
+
+// stale is why m has no authority over v: a word, "" if it has.
+func (v *verificationRow) stale(m wire.Message, who principalRow, term int64, now time.Time) string {
+	switch {
+	case v.state != WithVerifier:
+		return "no_lease"
+	case m.Header.Worker != v.verifier:
+		return "wrong_worker"
+	case m.Header.Boot != v.boot || who.boot != v.boot:
+		return "stale_boot"
+	case m.Header.Fence != v.fence || v.fence>>termBits < term:
+		return "stale_fence"
+	case !now.Before(v.leaseUntil):
+		return "lease_expired"
+	}
+	return ""
+}
+
+// doubted keeps m, which decides nothing, as evidence. Where it is the verdict of a
+// verifier, and another one than was or will be given with authority, two verifiers
+// disagree, and somebody is told.
+func (p *Plane) doubted(tx journal.Tx, h *held, v verificationRow, m wire.Message, why string, fault *ops.Fault) (*ops.Fault, error) {
+	if _, err := p.keepEvidence(tx, v.delegation, m, why); err != nil {
+		return nil, err
+	}
+	if m.Kind != wire.KindVerdict || why == "no_verifier" || why == "other_ids" || why == "no_judgement" || v.verdict == "" || m.Header.Worker == v.verifier {
+		return fault, nil
+	}
+	var counted wire.Verdict
+	if err := json.Unmarshal([]byte(v.verdict), &counted); err != nil {
+		return nil, fmt.Errorf("verdict of %s: %w", v.id, err)
+	}
+	if said := decoded[wire.Verdict](m.Body).Verdict; said != counted.Verdict {
+		return fault, p.disagree(tx, h, v, m.Header.Worker)
+	}
+	return fault, nil
+}
+
+// disagree tells that two verifiers judge the same result differently. The one that held
+// the lease counts.
+func (p *Plane) disagree(tx journal.Tx, h *held, v verificationRow, with ops.IdentityID) error {
+	if err := v.record(tx, "verification.disagreement", map[string]any{"with": with}); err != nil {
+		return err
+	}
+	return p.alert(tx, h, fmt.Sprintf("verifiers_disagree: %s says %s, %s says otherwise", v.verifier, v.state, with))
+}
+
+// understood reads the body of a verifier's message. A verdict is taken only if it is one:
+// passed needs the declared test with exit code 0 and every declared file, by its digest;
+// the others need a reason.
+func (p *Plane) understood(tx journal.Tx, h *held, m wire.Message, verdict *wire.Verdict) *ops.Fault {
+	var body any
+	switch m.Kind {
+	case wire.KindStarted:
+		body = new(wire.Started)
+	case wire.KindHeartbeat:
+		body = new(wire.Heartbeat)
+	case wire.KindVerdict:
+		body = verdict
+	default:
+		return final(ops.BadRequest, "a verifier says started, heartbeat and verdict, and no %s", m.Kind)
+	}
+	if err := wire.Strict(m.Body, body); err != nil {
+		return final(ops.BadRequest, "the body of %s: %v", m.Kind, err)
+	}
+	if m.Kind != wire.KindVerdict {
+		return nil
+	}
+	bad := func(pointer, format string, args ...any) *ops.Fault {
+		return final(ops.InvalidParams, format, args...).With("pointer", pointer)
+	}
+	switch {
+	case verdict.Verdict != Passed && verdict.Verdict != Refused && verdict.Verdict != Lacking:
+		return bad("/verdict", "the verdict %s: want %s, %s or %s", shown(verdict.Verdict), Passed, Refused, Lacking)
+	case len(verdict.Reason) > maxVerdict || len(verdict.Output) > maxVerdict:
+		return bad("/reason", "reason and output: want at most %d bytes each", maxVerdict)
+	case verdict.Verdict != Passed && strings.TrimSpace(verdict.Reason) == "":
+		return bad("/reason", "the verdict %s needs a reason", verdict.Verdict)
+	case verdict.Verdict != Passed:
+		return nil
+	case len(h.delegation.verify) > 0 && !slices.Equal(verdict.Command, h.delegation.verify):
+		return bad("/command", "passed, and by another command than was declared; run that one")
+	case verdict.Exit != 0:
+		return bad("/exit", "passed, and the command ended with exit code %d", verdict.Exit)
+	}
+	files, missing, err := returned(tx, h)
+	switch {
+	case err != nil:
+		return ops.Faultf(ops.Unavailable, "the files of the run cannot be read now; say it again")
+	case len(missing) > 0:
+		return bad("/verdict", "passed, and files that were declared are not there: %s", strings.Join(missing, ", "))
+	}
+	for _, f := range files {
+		if !slices.Contains(h.delegation.outputs, f.Name) {
+			continue
+		}
+		if !slices.ContainsFunc(verdict.Checked, func(c wire.File) bool { return c.Name == f.Name && c.Digest == f.Digest }) {
+			return bad("/checked", "passed, and the declared file %s is not among what was read, by its digest %s", shown(f.Name), f.Digest)
+		}
+	}
+	return nil
+}
+
+// judged takes a verdict that counts.
+func (p *Plane) judged(tx journal.Tx, h *held, v *verificationRow, m wire.Message, verdict wire.Verdict) (*ops.Fault, error) {
+	e := Event{Kind: OnVerdict, Worker: v.verifier, Boot: v.boot, Fence: v.fence, Seq: m.Header.Seq, Digest: m.Digest, Verdict: verdict.Verdict, Reason: verdict.Verdict}
+	if _, _, fault := Step(h.snap, e, tx.Now()); fault != nil {
+		return p.doubted(tx, h, *v, m, "refused", fault.With("final", true))
+	}
+	b, err := json.Marshal(verdict)
+	if err != nil {
+		return nil, fmt.Errorf("verdict of %s: %w", v.id, err)
+	}
+	state := map[string]VerificationState{Passed: JudgedPassed, Refused: JudgedFailed, Lacking: JudgedLacking}[verdict.Verdict]
+	v.end(state, verdict.Reason, tx.Now())
+	v.verdict = string(b)
+	if state == JudgedLacking {
+		v.dueAt = p.evidenceUntil(h, tx.Now())
+	}
+	if err := v.write(tx); err != nil {
+		return nil, err
+	}
+	if err := p.compare(tx, h, *v, verdict.Verdict); err != nil {
+		return nil, err
+	}
+	fault, err := p.apply(tx, h, e)
+	if err == nil && fault != nil {
+		err = fmt.Errorf("verdict on %s: refused after it was taken: %w", v.id, fault)
+	}
+	return nil, err
+}
+
+// compare tells if another verifier has said otherwise before, without authority.
+func (p *Plane) compare(tx journal.Tx, h *held, v verificationRow, said string) error {
+	var others []ops.IdentityID
+	if err := tx.Query(`SELECT worker, body FROM evidence WHERE subject = $1 AND kind = 'verdict' AND worker <> $2 AND reason NOT IN ('no_verifier', 'other_ids', 'no_judgement') ORDER BY id LIMIT 10`,
+		func(scan func(...any) error) error {
+			var who ops.IdentityID
+			var body string
+			if err := scan((*string)(&who), &body); err != nil {
+				return err
+			}
+			if decoded[wire.Verdict](json.RawMessage(body)).Verdict != said {
+				others = append(others, who)
+			}
+			return nil
+		}, v.id, string(v.verifier)); err != nil {
+		return err
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return p.disagree(tx, h, v, others[0])
+}
+
+// sweepVerifications does what is due of verifications at now, up to a batch, and returns
+// how many it has looked at: leases that have lapsed are offered again, delegations that
+// nobody judges are shown as such, and those that have waited long enough are closed.
+func (p *Plane) sweepVerifications(tx journal.Tx, now time.Time) (n int, err error) {
+	_, hold, err := termAndHold(tx)
+	if err != nil {
+		return 0, err
+	}
+	leased := `, 'LEASED'`
+	if now.Before(hold) { // no lease expires now
+		leased = ``
+	}
+	list, err := selectVerifications(tx, `v.due_at <= $1 AND v.state IN ('WAITING', 'EVIDENCE_MISSING'`+leased+`) ORDER BY v.due_at, v.id LIMIT $2`, now.UnixMilli(), int64(verificationBatch))
+	if err != nil {
+		return 0, err
+	}
+	for _, v := range list {
+		if err := p.sweepVerification(tx, v, now); err != nil {
+			return n, fmt.Errorf("verification %s: %w", v.id, err)
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (p *Plane) sweepVerification(tx journal.Tx, v verificationRow, now time.Time) error {
+	if v.state == WithVerifier {
+		return p.lapse(tx, v, now, "lease_expired")
+	}
+	h, err := p.load(tx, v.delegation, v.run)
+	if err != nil {
+		return err
+	}
+	e := Event{Kind: OnVerifyClosed, Recover: p.Recover}
+	switch {
+	case v.state == AwaitsVerifier && v.stands == Verifying:
+		e.Kind, e.Reason = OnVerifierAbsent, "nobody_came"
+		v.dueAt = p.closes(v)
+	case v.state == AwaitsVerifier:
+		v.end(NobodyJudged, "nobody came in time", now)
+	default:
+		v.dueAt = time.Time{}
+	}
+	if err := v.write(tx); err != nil {
+		return err
+	}
+	p.sooner(v.dueAt)
+	// A fault says that the delegation has gone on, and nobody waits for this any more.
+	_, err = p.apply(tx, h, e)
+	return err
+}
+
+// closes is until when v is offered, whatever becomes of those who take it.
+func (p *Plane) closes(v verificationRow) time.Time {
+	from := v.createdAt.Add(p.VerifyWithin)
+	if v.until.After(from) {
+		from = v.until
+	}
+	return from.Add(waitsForVerifier)
+}
+
+// lapse offers a verification again whose lease has ended without a verdict, the later the
+// more often it has.
+func (p *Plane) lapse(tx journal.Tx, v verificationRow, now time.Time, reason string) error {
+	who := v.verifier
+	v.lapses++
+	v.state, v.verifier, v.boot, v.leaseUntil = AwaitsVerifier, "", "", time.Time{}
+	v.notBefore = now.Add(min(time.Second<<min(v.lapses-1, 8), p.VerifyWithin))
+	switch {
+	case v.stands == VerifierUnavailable:
+		v.dueAt = p.closes(v)
+	case v.lapses >= lapsesBearable:
+		v.dueAt = now
+	default:
+		v.dueAt = v.deadline
+	}
+	if err := v.write(tx); err != nil {
+		return err
+	}
+	p.sooner(v.notBefore)
+	p.sooner(v.dueAt)
+	return v.record(tx, "verification.lapsed", map[string]any{"of": who, "fence": v.fence, "lapses": v.lapses, "reason": reason})
+}
+
+// lapseVerifications ends the leases on verifications that verifier has, or anybody if that
+// is "", at once: its boot has ended, or the leases are of a term that has. They are
+// offered again.
+func (p *Plane) lapseVerifications(tx journal.Tx, verifier ops.IdentityID, reason string) error {
+	list, err := selectVerifications(tx, `v.state = 'LEASED' AND ($1 = '' OR v.verifier = $1) ORDER BY v.id`, string(verifier))
+	if err != nil {
+		return err
+	}
+	for _, v := range list {
+		if err := p.lapse(tx, v, tx.Now(), reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
