@@ -2,10 +2,12 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"inband/ops"
 	"inband/service/access"
@@ -13,15 +15,21 @@ import (
 	"inband/service/journal"
 )
 
-// Artifacts is the files that calls have published: rows in the journal, and bytes in
-// an [artifacts.Store]. A row is written in the transaction that writes the outcome of
-// its call, and belongs to whom the call belongs to: who may read that call's output may
-// read the artifact and its bytes, and for everybody else there is none.
+// Artifacts is the files that calls have published and that runs have left: rows in the
+// journal, and bytes in an [artifacts.Store]. A row is written in the transaction that
+// writes the outcome of its call, or that ends the upload, and belongs to whom the call
+// belongs to, be it the one that ordered the run: who may read that call's output may read
+// the artifact and its bytes, and for everybody else there is none.
 type Artifacts struct {
 	door  *Door
 	files *artifacts.Store
+	refer []artifacts.Referenced
 
-	verifying sync.Mutex // held while everything is read
+	verifying  sync.Mutex // held while everything is read
+	collecting sync.Mutex // held while something is removed
+
+	stop context.CancelFunc // nil before Start
+	work sync.WaitGroup
 }
 
 // NewArtifacts has d record what its calls publish into files. The store of d has the
@@ -61,14 +69,18 @@ type ArtifactListing struct {
 	Kind      string           `json:"kind"`
 	Bytes     int64            `json:"bytes"`
 	Call      ops.CallID       `json:"call,omitempty"`
-	By        ops.Identity     `json:"by"`
+	By        ops.Identity     `json:"by" doc:"Whose it is."`
 	CreatedAt string           `json:"created_at"`
+
+	Run        string         `json:"run,omitempty" doc:"The run that has left it."`
+	Delegation string         `json:"delegation,omitempty"`
+	Producer   ops.IdentityID `json:"producer,omitempty" doc:"The worker that sent it."`
 }
 
 func listArtifact(a artifacts.Artifact) ArtifactListing {
 	return ArtifactListing{
 		Artifact: a.ID, Digest: a.Digest, Name: a.Name, Kind: a.Kind, Bytes: a.Bytes,
-		Call: a.Call, By: a.Owner, CreatedAt: ops.Stamp(a.CreatedAt),
+		Call: a.Call, By: a.Owner, CreatedAt: ops.Stamp(a.CreatedAt), Run: a.Run, Delegation: a.Delegation, Producer: a.Producer,
 	}
 }
 
@@ -81,9 +93,24 @@ type ArtifactPage struct {
 // ArtifactShowing is bytes with each time that they were published, as far as the one
 // who asks may see it: the newest first, at most 200 of them.
 type ArtifactShowing struct {
-	Digest    artifacts.Digest  `json:"digest"`
-	Bytes     int64             `json:"bytes"`
-	Published []ArtifactListing `json:"published"`
+	Digest    artifacts.Digest     `json:"digest"`
+	Bytes     int64                `json:"bytes"`
+	Published []ArtifactListing    `json:"published"`
+	Attested  []AttestationListing `json:"attested" doc:"What workers have signed of these bytes, the oldest first."`
+}
+
+// AttestationListing is what a worker has signed of bytes that a run has left. The members
+// but envelope are what the gateway has read in it; who does not trust the gateway proves
+// the envelope.
+type AttestationListing struct {
+	Name     string              `json:"name"`
+	Run      string              `json:"run"`
+	Producer ops.IdentityID      `json:"producer"`
+	Fence    int64               `json:"fence"`
+	Key      string              `json:"key" doc:"The key that signed: sha256: and the hex digest of its public half."`
+	At       string              `json:"at" doc:"When it came, by the gateway's clock."`
+	Said     artifacts.Predicate `json:"said" doc:"Of the file: its source, the test and when it was captured, by the worker's clock."`
+	Envelope json.RawMessage     `json:"envelope" doc:"The in-toto statement in its DSSE envelope."`
 }
 
 // Reads returns the reads artifacts and artifact, whose argument is a digest.
@@ -160,7 +187,39 @@ func (a *Artifacts) show(ctx context.Context, by ops.Identity, q Query) (any, er
 	case s.Published == nil:
 		return nil, unknownArtifact(q.Arg)
 	}
+	s.Attested, err = a.attested(ctx, digest, s.Published)
+	if err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+// attested are the attestations of digest by the runs of published, which may be seen.
+func (a *Artifacts) attested(ctx context.Context, digest artifacts.Digest, published []ArtifactListing) ([]AttestationListing, error) {
+	list := []AttestationListing{}
+	seen := make(map[string]bool)
+	for _, p := range published {
+		seen[p.Run] = true
+	}
+	var rows []artifacts.Attestation
+	if err := a.door.store.View(ctx, func(tx journal.Tx) (err error) {
+		rows, err = artifacts.Attestations(tx, "", digest)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
+		if !seen[r.Run] {
+			continue
+		}
+		said, err := r.Said()
+		if err != nil {
+			return nil, fmt.Errorf("an attestation of %s: %w", digest, err)
+		}
+		list = append(list, AttestationListing{Name: r.Name, Run: r.Run, Producer: r.Producer, Fence: r.Fence, Key: r.KeyID, At: ops.Stamp(r.At),
+			Said: said.Predicate, Envelope: r.Envelope})
+	}
+	return list, nil
 }
 
 func unknownArtifact(digest string) *ops.Fault {
@@ -267,4 +326,62 @@ func (a *Artifacts) Verify(ctx context.Context) (ArtifactReport, error) {
 	r.Found = r.Found[:min(len(r.Found), maxFindings)]
 	r.OK, r.Usage = len(r.Found) == 0, a.files.Usage()
 	return r, nil
+}
+
+// Refers has the collection of bytes ask names, too, which bytes are named. It must be
+// called before Start.
+func (a *Artifacts) Refers(names artifacts.Referenced) { a.refer = append(a.refer, names) }
+
+// collectEvery is how often bytes are collected while the gateway runs.
+const collectEvery = time.Hour
+
+// Start collects bytes now and then until Close.
+func (a *Artifacts) Start() {
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	a.work.Go(func() {
+		tick := time.NewTicker(collectEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			if c, err := a.Collect(ctx); err != nil && ctx.Err() == nil {
+				a.door.log.Error("bytes that nothing names are not collected; their room stays taken", "err", err)
+			} else if c.Files+c.Uploads > 0 {
+				a.door.log.Info("collected bytes that nothing names", "files", c.Files, "uploads", c.Uploads, "bytes", c.Bytes)
+			}
+		}
+	})
+}
+
+// Close ends what Start has begun, and waits for it.
+func (a *Artifacts) Close() {
+	if a.stop != nil {
+		a.stop()
+	}
+	a.work.Wait()
+}
+
+// ArtifactCollection is what Collect has done.
+type ArtifactCollection struct {
+	artifacts.Collected
+	Usage artifacts.Usage `json:"usage"`
+}
+
+// Collect ends the uploads whose time is over, and removes what they have left and kept
+// bytes that nothing names and that have stood there for a day. It is for identities that
+// may manage the gateway, one at a time: another is Busy.
+func (a *Artifacts) Collect(ctx context.Context) (ArtifactCollection, error) {
+	if !a.collecting.TryLock() {
+		return ArtifactCollection{}, ops.Faultf(ops.Busy, "artifacts are being collected already; try again later")
+	}
+	defer a.collecting.Unlock()
+	c, err := artifacts.Uploads{Journal: a.door.store, Files: a.files}.Collect(ctx, artifacts.CollectAfter, a.refer...)
+	if err != nil {
+		return ArtifactCollection{}, err
+	}
+	return ArtifactCollection{Collected: c, Usage: a.files.Usage()}, nil
 }

@@ -2,14 +2,19 @@ package service
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -346,4 +351,127 @@ func TestPublishedIsPartOfTheOutcome(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"published":[{"file":"one","kind":"text/plain","digest":"sha256:`) {
 		t.Errorf("as JSON: %s, %v", b, err)
 	}
+}
+
+// Files of a run belong to whose the delegation is; what was attested of them is shown to
+// those who may see the run's file, and to nobody else.
+func TestFilesOfRuns(t *testing.T) {
+	l := newLibrary(t)
+	digests := l.keep(other, "one") // other has the same bytes
+	digest := artifacts.Digest(digests[0])
+	p := artifacts.Predicate{Source: artifacts.Source{Revision: "main"}, Producer: "w1", Run: "r-1", Fence: 7,
+		Test: &artifacts.Test{Command: []string{"make", "check"}, Exit: 1}, CapturedAt: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)}
+	payload, err := artifacts.NewStatement("one", digest, p).Payload()
+	if err != nil {
+		t.Fatal(err)
+	}
+	envelope, err := json.Marshal(map[string]any{"payloadType": artifacts.AttestationType, "payload": payload, "signatures": []any{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.store.Update(t.Context(), func(tx journal.Tx) error {
+		return errors.Join(
+			artifacts.Add(tx, artifacts.Artifact{Digest: digest, Name: "one", Kind: "text/plain", Bytes: 3, Owner: scout, Run: "r-1", Delegation: "d-1", Producer: "w1"}),
+			artifacts.Attest(tx, artifacts.Attestation{Digest: digest, Name: "one", Run: "r-1", Delegation: "d-1", Producer: "w1", Fence: 7, KeyID: "k", Statement: "s", Envelope: envelope}))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for by, want := range map[ops.Identity]int{scout: 1, ada: 1, relay: 1, other: 0} {
+		v, err := l.kept.show(t.Context(), by, Query{Arg: digests[0]})
+		s, _ := v.(ArtifactShowing)
+		if err != nil || len(s.Attested) != want {
+			t.Errorf("%s is shown %+v, %v", by, v, err)
+			continue
+		}
+		if want == 0 {
+			continue
+		}
+		if d := cmp.Diff(p, s.Attested[0].Said); d != "" || s.Attested[0].Producer != "w1" || s.Attested[0].Fence != 7 || string(s.Attested[0].Envelope) != string(envelope) {
+			t.Errorf("%s is shown %+v, said (-want +got):\n%s", by, s.Attested[0], d)
+		}
+		if p := s.Published[0]; p.Run != "r-1" || p.Delegation != "d-1" || p.Producer != "w1" || p.Call != "" || p.By != scout {
+			t.Errorf("%s is shown %+v", by, p)
+		}
+	}
+	// The worker itself is no owner.
+	if v, err := l.kept.show(t.Context(), ops.Identity{ID: "w1", Role: ops.Worker}, Query{Arg: digests[0]}); code(err) != ops.NotFound {
+		t.Errorf("w1 is shown %+v, %v", v, err)
+	}
+}
+
+// What nothing names goes after a day, and what somebody else names stays.
+func TestCollectArtifacts(t *testing.T) {
+	l := newLibrary(t)
+	digests := l.keep(scout, "named", "elsewhere")
+	l.spoil = func(o *ops.Outcome) { *o = ops.Failure(ops.Faultf(ops.OpFailed, "no")) }
+	l.keeping = []string{"failed", "failed just now"}
+	l.run(call(scout, "keep"))
+	path := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		name := hex.EncodeToString(sum[:])
+		return filepath.Join(l.folder, "sha256", name[:2], name)
+	}
+	for _, text := range []string{"named", "elsewhere", "failed"} {
+		then := time.Now().Add(-25 * time.Hour)
+		if err := os.Chtimes(path(text), then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asked []artifacts.Digest
+	l.kept.Refers(func(_ journal.Tx, digests []artifacts.Digest) (map[artifacts.Digest]bool, error) {
+		asked = digests
+		return nil, nil
+	})
+	c, err := l.kept.Collect(t.Context())
+	if err != nil || c.Files != 1 || c.Bytes != 4096 || c.Usage.Files != 3 || len(asked) != 3 {
+		t.Errorf("collected %+v, %v; asked of %q", c, err, asked)
+	}
+	if _, err := os.Stat(path("failed")); err == nil {
+		t.Error("what a failed call has put is there")
+	}
+	for _, text := range []string{"named", "elsewhere", "failed just now"} {
+		if _, err := os.Stat(path(text)); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := l.bytes(scout, digests[0]); err != nil || got != "named" {
+		t.Errorf("%q, %v", got, err)
+	}
+	l.kept.collecting.Lock()
+	_, err = l.kept.Collect(t.Context())
+	l.kept.collecting.Unlock()
+	if code(err) != ops.Busy {
+		t.Errorf("two at once: %v", err)
+	}
+}
+
+// The gateway collects now and then, and ends when it is told to.
+func TestArtifactsAreCollectedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLibrary(t)
+		l.spoil = func(o *ops.Outcome) { *o = ops.Failure(ops.Faultf(ops.OpFailed, "no")) }
+		l.keeping = []string{"failed"}
+		l.run(call(scout, "keep"))
+		then := time.Now().Add(-25 * time.Hour)
+		if err := filepath.WalkDir(l.folder, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				err = os.Chtimes(path, then, then)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		l.kept.Start()
+		time.Sleep(collectEvery - time.Second)
+		if n := l.kept.files.Usage().Files; n != 1 {
+			t.Errorf("%d files before it is time", n)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := l.kept.files.Usage().Files; n != 0 {
+			t.Errorf("%d files afterwards", n)
+		}
+		l.kept.Close()
+		l.kept.Close() // may be closed twice
+	})
 }

@@ -34,6 +34,18 @@ type Attestation struct {
 	At         time.Time       // when it came, by the store's clock
 }
 
+// Said reads the statement in the envelope. It proves nothing: whoever wants that takes the
+// envelope and the producer's key to package service/plane/wire.
+func (a Attestation) Said() (Statement, error) {
+	var e struct {
+		Payload []byte `json:"payload"` // standard base64
+	}
+	if err := json.Unmarshal(a.Envelope, &e); err != nil {
+		return Statement{}, fmt.Errorf("%w: %w", ErrStatement, err)
+	}
+	return ReadStatement(e.Payload)
+}
+
 // Attest writes a row for a in tx. The same statement again changes nothing. The error
 // is ErrAttestations if the run has attested these bytes MaxAttestations times.
 func Attest(tx journal.Tx, a Attestation) error {
