@@ -286,7 +286,6 @@ const (
 const (
 	classTaskFailed = "task_failed"
 	classWorkerLost = "worker_lost"
-	classWindow     = "window"
 	classUnknown    = "unknown_external"
 )
 
@@ -306,7 +305,7 @@ func (r *run) returned(worker context.Context, out Outcome) error {
 	switch {
 	case res.Succeeded:
 	case out.Stopped == stoppedDeadline:
-		res.Class = classWindow
+		res.Class, res.Summary = classTaskFailed, "the command was stopped at the deadline\n"+res.Summary
 	case out.Unknown != "":
 		res.Class, res.Summary = classWorkerLost, "it is not known how the command ended: "+out.Unknown+"\n"+res.Summary
 	case out.Signal == "SIGKILL" && out.Stopped == "": // whoever else: the kernel, for memory, or a person

@@ -92,7 +92,7 @@ func Begin(ctx context.Context, c *Client, s *State, e wire.Enrolled, version st
 		if errors.As(err, &not) {
 			return nil, err
 		}
-		if !Again(err) {
+		if !Again(err) && !stale(err) {
 			return nil, refused("the plane does not take this worker: %v", err)
 		}
 		log.Warn("the boot goes on", "err", err)
@@ -100,6 +100,16 @@ func Begin(ctx context.Context, c *Client, s *State, e wire.Enrolled, version st
 			return nil, err
 		}
 	}
+}
+
+// stale reports whether a boot was refused because its challenge was too old when it came.
+func stale(err error) bool {
+	var f *ops.Fault
+	if !errors.As(err, &f) {
+		return false
+	}
+	old, _ := f.Details["challenge"].(bool)
+	return old
 }
 
 func beginOnce(ctx context.Context, c *Client, s *State, e wire.Enrolled, version string, runs []wire.BootRun) (*Session, error) {
@@ -207,9 +217,9 @@ func (s *Session) poll(ctx context.Context, nonce string, wait time.Duration) ([
 	return s.client.Poll(ctx, wire.Poll{Boot: s.boot, Nonce: nonce, WaitMS: wait.Milliseconds()})
 }
 
-// pollWait is how long a poll may wait: a third of a lease, which counts from when the
-// poll was sent, so that there are two thirds to begin in.
-func (s *Session) pollWait() time.Duration { return min(s.ttl/3, 60*time.Second) }
+// pollWait is how long the plane may hold a poll. The plane adds to a lease what its poll
+// has waited, so a long one costs nothing of it.
+const pollWait = 30 * time.Second
 
 // serves compares what the plane has enrolled with what this process serves. A poll
 // cannot choose, so both must be the same.

@@ -261,17 +261,19 @@ func superseded(ctx context.Context) error {
 }
 
 // next polls until there is a grant. A poll whose answer was lost is asked again with its
-// own nonce, which gets the same answer, for as long as a lease could still be begun
-// under it: its time counts from the first attempt.
+// own nonce, which gets the same answer for as long as the lease lives; a while later it
+// could only hide what there is now. The lease counts from when the attempt was sent that
+// was answered.
 func (w *Worker) next(ctx context.Context, wait *backoff) (granted, error) {
 	s := w.session
 	var nonce string
-	var sent time.Time
+	var first time.Time
 	for {
-		if nonce == "" || s.now().Sub(sent) > s.ttl-s.beat {
-			nonce, sent = ulid.Make().String(), s.now()
+		sent := s.now()
+		if nonce == "" || sent.Sub(first) > pollWait+s.ttl {
+			nonce, first = ulid.Make().String(), sent
 		}
-		envelope, err := s.poll(ctx, nonce, s.pollWait())
+		envelope, err := s.poll(ctx, nonce, pollWait)
 		switch {
 		case err == nil && envelope == nil:
 			nonce = ""
@@ -280,14 +282,14 @@ func (w *Worker) next(ctx context.Context, wait *backoff) (granted, error) {
 				err = errNothing
 			}
 		case err == nil:
-			wait.reset()
 			var g granted
 			if g, err = s.open(envelope, nonce, sent); err == nil {
+				wait.reset()
 				return g, nil
 			}
 			nonce = ""
 			w.log.Error("a grant was not taken", "err", err)
-		case has(err, ops.Unauthenticated):
+		case has(err, ops.Unauthenticated, ops.StaleFence):
 			return granted{}, ErrSuperseded
 		case has(err, ops.PlaneOff):
 			nonce = "" // off or draining: later
