@@ -407,7 +407,7 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 		capabilities   []string
 	}
 	var ready []offer
-	var due bool
+	var due, verifications bool
 	if err := p.store.View(ctx, func(tx journal.Tx) error {
 		ready, next = nil, time.Time{}
 		now := tx.Now().UnixMilli()
@@ -421,6 +421,15 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 		if !due {
 			next = at
 		}
+		// Those that have become due since the last look, and where the next ones are.
+		since := now - (look + time.Second).Milliseconds()
+		var offered, later *int64
+		if err := tx.Query(`SELECT (SELECT max(not_before) FROM verification WHERE state = 'WAITING' AND not_before <= $1 AND not_before > $2),
+				(SELECT min(not_before) FROM verification WHERE state = 'WAITING' AND not_before > $1)`,
+			func(scan func(...any) error) error { return scan(&offered, &later) }, now, since); err != nil {
+			return err
+		}
+		verifications, next = offered != nil, earlier(next, fromMilli(later))
 		for _, implementation := range waiting {
 			var begins *int64
 			if err := tx.Query(`SELECT min(not_before) FROM dispatch WHERE state = 'DISPATCHED' AND implementation = $1 AND not_before > $2`,
@@ -428,7 +437,6 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 				return err
 			}
 			next = earlier(next, fromMilli(begins))
-			// Those that have become due since the last look, one waiter each.
 			if err := tx.Query(`SELECT x.implementation, d.capabilities FROM dispatch x JOIN delegation d ON d.id = x.delegation
 					WHERE x.state = 'DISPATCHED' AND x.implementation = $1 AND x.not_before <= $2 AND x.not_before > $3 AND x.attempt > 1 ORDER BY x.not_before, x.id LIMIT $4`,
 				func(scan func(...any) error) error {
@@ -441,13 +449,16 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 					o.capabilities, err = listed(capabilities)
 					ready = append(ready, o)
 					return err
-				}, implementation, now, now-look.Milliseconds()-1000, int64(sweepPage)); err != nil {
+				}, implementation, now, since, int64(sweepPage)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}); err != nil {
 		return time.Time{}, err
+	}
+	if verifications {
+		p.offers.all(ops.Verifier)
 	}
 	for _, o := range ready {
 		p.offers.work(o.implementation, o.capabilities)
