@@ -56,8 +56,8 @@ func (r ResolveRequest) check() *ops.Fault {
 // the last are not possible while it is not known what the run has done outside: Unproven
 // names the mutations. A run that is UNKNOWN can be given up too, before there is contact,
 // but not while its worker may still have its lease. A state in which nobody waits for a
-// person is a Conflict. A mutation may be proved at any time, also of a delegation that has
-// ended.
+// person is a Conflict. A mutation may be proved once its run is over or waits for a person,
+// also of a delegation that has ended; before, the run might still do it.
 //
 // by must be one who may manage the gateway.
 func (p *Plane) Resolve(ctx context.Context, by ops.Identity, id string, r ResolveRequest) (s DelegationShowing, err error) {

@@ -136,6 +136,11 @@ func (p *Plane) openVerification(tx journal.Tx, h *held) error {
 	if len(missing) > 0 {
 		v.end(JudgedLacking, "not returned, or not attested: "+strings.Join(missing, ", "), now)
 		v.dueAt = p.evidenceUntil(h, now)
+		if was, err := stillLacking(tx, v); err != nil {
+			return err
+		} else if was {
+			return p.lacking(tx, h)
+		}
 	}
 	if _, err := tx.Exec(`INSERT INTO verification (id, delegation, run, n, implementation, producer, state, seq, prev, not_before, deadline, due_at, lapses, reason, version, created_at, ended_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, 0, '', $8, $9, $10, 0, $11, 1, $12, $13)`,
@@ -147,7 +152,34 @@ func (p *Plane) openVerification(tx journal.Tx, h *held) error {
 	if err := v.record(tx, "verification.requested", nil); err != nil || len(missing) == 0 {
 		return err
 	}
+	return p.lacking(tx, h)
+}
+
+// stillLacking reports whether v's run lacked declared files before, and keeps what it lacks
+// now in the verification that says so.
+func stillLacking(tx journal.Tx, v verificationRow) (bool, error) {
+	n, err := tx.Exec(`UPDATE verification SET reason = $1, due_at = $2, version = version + 1 WHERE run = $3 AND state = 'EVIDENCE_MISSING' AND verifier IS NULL
+			AND n = (SELECT max(o.n) FROM verification o WHERE o.delegation = $4)`, v.reason, milli(v.dueAt), v.run, v.delegation)
+	return n > 0, err
+}
+
+// lacking says, without asking anybody, that evidence is missing.
+func (p *Plane) lacking(tx journal.Tx, h *held) error {
 	fault, err := p.apply(tx, h, Event{Kind: OnVerdict, Verdict: Lacking, Reason: "not_returned"})
+	return orFault(fault, err)
+}
+
+// lookAgain asks for a judgement of h's run if it lacked declared files and they are there
+// now. It is called when the run has attested one.
+func (p *Plane) lookAgain(tx journal.Tx, h *held) error {
+	if h.delegation.state != EvidenceMissing {
+		return nil
+	}
+	_, missing, err := returned(tx, h)
+	if err != nil || len(missing) > 0 {
+		return err
+	}
+	fault, err := p.apply(tx, h, Event{Kind: OnVerifyAgain, Reason: "attested"})
 	return orFault(fault, err)
 }
 
@@ -286,14 +318,8 @@ func (p *Plane) grantOf(tx journal.Tx, v verificationRow, nonce string) (*wire.G
 		RemainingMS: v.deadline.Sub(now).Milliseconds(), Digest: d.instruction, Source: wire.Source{Revision: d.revision, Worktree: d.worktree},
 		Outputs: d.outputs, Verify: d.verify, IdemKey: v.id, Producer: v.producer, Attested: make(map[string]wire.Attestations),
 	}
-	if err := tx.Query(`SELECT body FROM instruction WHERE digest = $1`, func(scan func(...any) error) error {
-		var body string
-		if err := scan(&body); err != nil {
-			return err
-		}
-		return json.Unmarshal([]byte(body), &g.Instruction)
-	}, d.instruction); err != nil {
-		return nil, fmt.Errorf("instruction of %s: %w", d.id, err)
+	if g.Instruction, err = instructionOf(tx, d.instruction); err != nil {
+		return nil, err
 	}
 	g.Result = &wire.Result{Succeeded: true, Summary: h.run.summary}
 	if h.run.result != nil {
@@ -358,7 +384,7 @@ func (p *Plane) verifierCallback(tx journal.Tx, m wire.Message, who principalRow
 	if ack != nil {
 		return *ack, nil, nil
 	}
-	term, hold, err := termAndHold(tx)
+	term, _, err := termAndHold(tx)
 	if err != nil {
 		return refused(nil, err)
 	}
@@ -397,9 +423,9 @@ func (p *Plane) verifierCallback(tx journal.Tx, m wire.Message, who principalRow
 			return refused(nil, err)
 		}
 	}
-	answer := wire.Ack{Subject: v.id, Seq: m.Header.Seq, Digest: m.Digest, State: string(v.state), Drain: who.draining || who.plane != On, Final: v.state != WithVerifier}
+	answer := wire.Ack{Subject: v.id, Seq: m.Header.Seq, Digest: m.Digest, State: string(v.state), Drain: !who.offered(), Final: v.state != WithVerifier}
 	if v.state == WithVerifier {
-		answer.LeaseMS = max(v.leaseUntil.Sub(now), hold.Sub(now)).Milliseconds()
+		answer.LeaseMS = v.leaseUntil.Sub(now).Milliseconds()
 	}
 	return answer, nil, p.keepCallback(tx, m, answer)
 }
