@@ -20,6 +20,7 @@ import (
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
+	"inband/service/plane"
 	"inband/service/threads"
 	"inband/service/timers"
 )
@@ -68,7 +69,7 @@ func (d *day) verify() {
 	d.g.kill()
 	d.look()
 	store, err := sqlite.Open(context.Background(), sqlite.Config{Path: filepath.Join(d.state, "journal.db"),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()}})
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema(), plane.Schema()}})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
+	"inband/service/plane"
 	"inband/service/threads"
 	"inband/service/timers"
 )
@@ -272,7 +273,7 @@ func (k *killers) made(key string) int {
 func (k *killers) autopsy() []string {
 	k.t.Helper()
 	store, err := sqlite.Open(context.Background(), sqlite.Config{Path: filepath.Join(k.state, "journal.db"),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()}})
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema(), plane.Schema()}})
 	if err != nil {
 		k.t.Fatalf("the journal of a killed gateway: %v", err)
 	}
@@ -378,7 +379,7 @@ func (k *killers) verify(g *gateway, replies []handedIn) {
 func (k *killers) verifyAll() {
 	k.t.Helper()
 	store, err := sqlite.Open(context.Background(), sqlite.Config{Path: filepath.Join(k.state, "journal.db"),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()}})
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema(), plane.Schema()}})
 	if err != nil {
 		k.t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ import (
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
+	"inband/service/plane"
 	"inband/service/threads"
 	"inband/service/timers"
 )
@@ -76,6 +77,8 @@ type gateway struct {
 	door      *service.Door
 	threads   *threads.Threads
 	timers    *timers.Timers
+	published *service.Artifacts
+	plane     *plane.Plane
 	chats     *chats
 	api       *httpapi.Server
 	cert      tls.Certificate
@@ -164,17 +167,20 @@ func (g *gateway) open(ctx context.Context) (err error) {
 	if g.timers, err = timers.New(timers.Config{Store: g.store, Wakes: g.threads, Registry: g.registry, Policy: g.policy, Log: g.log}); err != nil {
 		return err
 	}
-	published := service.NewArtifacts(g.door, g.files)
+	g.published = service.NewArtifacts(g.door, g.files)
+	if err := g.openPlane(directory); err != nil {
+		return err
+	}
 	reads := service.NewReads(g.door, directory, service.About{
 		Version: g.cfg.Version, StartedAt: g.started, Config: g.shownConfig(), Adaptors: []string{threads.Adaptor}, Chats: g.chats.states, Missing: g.missing, Condition: g.condition,
 	})
-	if err := reads.Add(slices.Concat(g.threads.Reads(), g.timers.Reads(), published.Reads())...); err != nil {
+	if err := reads.Add(slices.Concat(g.threads.Reads(), g.timers.Reads(), g.published.Reads(), g.plane.Reads())...); err != nil {
 		return err
 	}
 	if err := reads.Add(g.auditRead()); err != nil {
 		return err
 	}
-	g.native = append(g.timers.Ops(), service.ToolsList(g.door), service.BoxExec(reads), g.threads.DMSend())
+	g.native = slices.Concat(g.timers.Ops(), g.plane.Ops(), []ops.Bound{service.ToolsList(g.door), service.BoxExec(reads), g.threads.DMSend()})
 	set, err := g.load()
 	layers.Wait()
 	g.logLayers()
@@ -186,7 +192,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Hooks: g.chats, Identities: directory, Events: g.store,
-		Notary: g.notary, Audited: g.store, Artifacts: published, Timers: g.timers, Outbox: g.threads, Agents: g.threads, Metrics: newMetrics(g).handler,
+		Notary: g.notary, Audited: g.store, Artifacts: g.published, Timers: g.timers, Outbox: g.threads, Agents: g.threads, Metrics: newMetrics(g).handler,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
 		Ready:  g.missing, Sandbox: g.layers, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
 	}); err != nil {
@@ -200,6 +206,25 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return &exitError{code: code, err: err, hint: "choose another address with --listen HOST:PORT, port 0 for a free one"}
 	}
 	g.at = address{URL: publicURL(g.listener.Addr()), PID: os.Getpid(), Boot: string(g.store.Boot())}
+	return nil
+}
+
+// openPlane makes the plane, which is off until an operator switches it on.
+func (g *gateway) openPlane(directory *access.Directory) error {
+	key, made, err := planeKey(g.cfg.Folder)
+	if err != nil {
+		return err
+	}
+	if made {
+		g.log.Info("made", "what", "key of the plane", "path", g.cfg.Folder.planeKey())
+	}
+	if g.plane, err = plane.New(plane.Config{
+		Store: g.store, Door: g.door, Directory: directory, Policy: g.policy, Artifacts: g.files, Notices: notices{g.threads}, Key: key, Log: g.log,
+	}); err != nil {
+		return err
+	}
+	g.door.OnCancel(g.plane.CancelCall)
+	g.published.Refers(plane.Referenced)
 	return nil
 }
 
@@ -236,6 +261,10 @@ func (g *gateway) serve(ctx context.Context) error {
 	if err := g.timers.Start(ctx); err != nil {
 		return err
 	}
+	if err := g.plane.Start(ctx); err != nil {
+		return err
+	}
+	g.published.Start()
 	if err := g.chats.start(ctx); err != nil {
 		return err
 	}
@@ -266,6 +295,7 @@ func (g *gateway) serve(ctx context.Context) error {
 	if late := g.door.Close(grace); late != nil {
 		g.log.Warn("calls were stopped at the end of the grace")
 	}
+	g.plane.Close() // workers that wait for work are answered, or the API would wait for them
 	return errors.Join(err, g.endAPI(served))
 }
 
@@ -285,6 +315,8 @@ func (g *gateway) close() error {
 	cancel() // serve has given the grace
 	_ = g.door.Close(ended)
 	g.timers.Close()
+	g.plane.Close()
+	g.published.Close()
 	g.chats.close()
 	g.threads.Close()
 	proc.Discard()

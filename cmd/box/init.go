@@ -18,6 +18,7 @@ import (
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
+	"inband/service/plane"
 	"inband/service/threads"
 	"inband/service/timers"
 )
@@ -101,9 +102,14 @@ func openState(ctx context.Context, folder stateFolder, log *slog.Logger) (*sqli
 	}
 	return sqlite.Open(ctx, sqlite.Config{
 		Path:    folder.journal(),
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()},
+		Schemas: schemas(),
 		Logger:  log,
 	})
+}
+
+// schemas are those of every feature, in the order of migration.
+func schemas() []journal.Schema {
+	return []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema(), plane.Schema()}
 }
 
 // prepareState makes the op files, the policy and the operator if they are missing, and says what

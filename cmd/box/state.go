@@ -24,6 +24,7 @@ import (
 //	operator.token      the token of the identity "operator", mode 0600
 //	audit/notary.key    the key that signs the log of all events, mode 0600
 //	audit/notary.pub    its public key
+//	plane/key           the key that signs what workers are given, mode 0600
 //	artifacts/          the files that calls have published, by digest
 //	gateway.json        where the gateway listens, while it does
 type stateFolder string
@@ -37,6 +38,8 @@ func (s stateFolder) adaptors() string    { return filepath.Join(string(s), "ada
 func (s stateFolder) token() string       { return filepath.Join(string(s), "operator.token") }
 func (s stateFolder) credentials() string { return filepath.Join(string(s), "credentials") }
 func (s stateFolder) audit() string       { return filepath.Join(string(s), "audit") }
+func (s stateFolder) plane() string       { return filepath.Join(string(s), "plane") }
+func (s stateFolder) planeKey() string    { return filepath.Join(s.plane(), "key") }
 func (s stateFolder) address() string     { return filepath.Join(string(s), "gateway.json") }
 
 // real is where the folder stands, without links.
