@@ -136,44 +136,47 @@ func (s *Session) upload(ctx context.Context, run string, l left) error {
 		return err
 	}
 	defer f.Close()
-	var at wire.Uploading // Upload "" : to be announced
-	piece := make([]byte, min(uploadPiece, max(l.file.Bytes, 1)))
 	const most = 8 // announcements of one file: a lost upload is begun again
+	piece := make([]byte, min(uploadPiece, max(l.file.Bytes, 1)))
+	var at wire.Uploading // Upload "": to be announced
+	unsure := false       // how much of it has arrived must be asked
 	lost := 0
-	for wait := retry(); ; {
-		if at.Done {
-			return nil
-		}
-		before := at
-		if at.Upload == "" {
-			at, err = s.client.Upload(ctx, announced)
-		} else {
-			var n int
-			n, err = f.ReadAt(piece, at.Offset)
-			if err != nil && !errors.Is(err, io.EOF) {
-				return fmt.Errorf("file %q: %w", l.file.Name, plain(err))
+	for wait := retry(); !at.Done; {
+		var now wire.Uploading
+		switch {
+		case at.Upload == "":
+			now, err = s.client.Upload(ctx, announced)
+		case unsure:
+			now, err = s.client.Uploaded(ctx, at.Upload)
+		default:
+			n, readErr := f.ReadAt(piece, at.Offset)
+			if readErr != nil && !errors.Is(readErr, io.EOF) {
+				return fmt.Errorf("file %q: %w", l.file.Name, plain(readErr))
 			}
-			at, err = s.client.Append(ctx, at.Upload, at.Offset, piece[:n])
+			now, err = s.client.Append(ctx, at.Upload, at.Offset, piece[:n])
+		}
+		if err == nil && (now.Upload == "" || now.Offset < 0 || now.Offset > l.file.Bytes) {
+			return fmt.Errorf("file %q: the gateway says that it has %d of %d bytes", l.file.Name, now.Offset, l.file.Bytes)
 		}
 		if err == nil {
-			if at.Offset < 0 || at.Offset > l.file.Bytes || at.Upload == "" {
-				return fmt.Errorf("file %q: the gateway says that it has %d of %d bytes", l.file.Name, at.Offset, l.file.Bytes)
-			}
-			if at.Done || at.Offset > before.Offset || before.Upload == "" {
+			if at.Upload == "" || unsure || now.Done || now.Offset > at.Offset {
+				at, unsure = now, false
 				wait.reset()
 				continue
 			}
 			err = &strangeAnswer{what: "an upload that does not go on"}
 		}
-		at = before
 		switch {
-		case has(err, ops.NotFound) && before.Upload != "" && lost < most:
-			lost, at = lost+1, wire.Uploading{} // given up there meanwhile: begin again
-		case has(err, ops.OutOfSequence) && unfinal(err): // our last piece has arrived after all
-			if now, askErr := s.client.Uploaded(ctx, before.Upload); askErr == nil {
-				at = now
+		case has(err, ops.NotFound) && at.Upload != "" && lost < most:
+			lost++
+			at, unsure = wire.Uploading{}, false // given up there meanwhile: begin again
+		case has(err, ops.OutOfSequence) && unfinal(err): // a piece whose answer was lost has arrived after all
+			if at.Offset = expected(err, at.Offset, l.file.Bytes); at.Offset < l.file.Bytes {
+				continue
 			}
-		case !Again(err):
+			unsure = true
+		case Again(err): // the same once more, which is refused if it has arrived
+		default:
 			return fmt.Errorf("file %q: %w", l.file.Name, err)
 		}
 		if ctx.Err() != nil {
@@ -182,12 +185,20 @@ func (s *Session) upload(ctx context.Context, run string, l left) error {
 		if err := wait.wait(ctx, err); err != nil {
 			return err
 		}
-		if before.Upload != "" && at == before { // what of it is there is known again
-			if now, askErr := s.client.Uploaded(ctx, before.Upload); askErr == nil && now.Upload != "" {
-				at = now
-			}
+	}
+	return nil
+}
+
+// expected is where an upload stands, as the refusal of a piece says, if that is further
+// on; else everything is asked for.
+func expected(err error, at, bytes int64) int64 {
+	var f *ops.Fault
+	if errors.As(err, &f) {
+		if n, ok := f.Details["expected"].(float64); ok && int64(n) > at && int64(n) <= bytes {
+			return int64(n)
 		}
 	}
+	return bytes
 }
 
 // unfinal reports whether err is a fault that nothing says is final.

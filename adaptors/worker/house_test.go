@@ -338,6 +338,29 @@ func (h *house) number(sql string, args ...any) (n int64) {
 	return n
 }
 
+// events is how many events of a kind there are.
+func (h *house) events(kind string) (n int) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(h.t.Context()))
+	defer cancel()
+	head, err := h.store.Head(ctx)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.store.Tail(ctx, 0, func(e journal.Event) error {
+		if e.Kind == kind {
+			n++
+		}
+		if e.Position >= head {
+			cancel()
+		}
+		return nil
+	}); err != nil && ctx.Err() == nil {
+		h.t.Fatal(err)
+	}
+	return n
+}
+
 // run is the state of the latest run of d, and delegation that of d.
 func (h *house) run(d string) string {
 	return h.text(`SELECT state FROM dispatch WHERE delegation = $1 ORDER BY attempt DESC LIMIT 1`, d)
