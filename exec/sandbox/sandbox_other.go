@@ -24,5 +24,8 @@ func (s *Sandbox) Confine(string) error { return errLinux }
 // Limit returns an error.
 func (s *Sandbox) Limit(int) error { return errLinux }
 
+// Aside returns an error.
+func (s *Sandbox) Aside() error { return errLinux }
+
 // Stamp returns nothing.
 func (s *Sandbox) Stamp() string { return "" }
