@@ -65,8 +65,11 @@ func (c *court) clock() time.Time {
 	return time.Now().Add(time.Duration(c.ahead.Load()) * time.Millisecond)
 }
 
-// pass lets time pass.
-func (c *court) pass(d time.Duration) { c.ahead.Add(d.Milliseconds()) }
+// pass lets time pass, by every clock.
+func (c *court) pass(d time.Duration) {
+	c.ahead.Add(d.Milliseconds())
+	c.plane.watch.reset(c.clock())
+}
 
 func newCourt(t testing.TB) *court {
 	t.Helper()
