@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -28,6 +29,7 @@ import (
 	"inband/service/journal"
 	"inband/service/journal/notary"
 	"inband/service/journal/sqlite"
+	"inband/service/plane"
 	"inband/service/threads"
 	"inband/service/timers"
 )
@@ -43,6 +45,7 @@ type gateway struct {
 	client  *http.Client
 	store   *sqlite.Store
 	door    *service.Door
+	plane   *plane.Plane
 	server  *Server
 	served  chan error
 	logs    *logs
@@ -121,7 +124,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	var err error
 	g.store, err = sqlite.Open(context.Background(), sqlite.Config{
 		Path: filepath.Join(t.TempDir(), "journal.db"), Logger: log,
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema()},
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), threads.Schema(), notary.Schema(), artifacts.Schema(), timers.Schema(), plane.Schema()},
 	})
 	must(err)
 	directory := access.NewDirectory(g.store)
@@ -150,12 +153,17 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	must(err)
 	published := service.NewArtifacts(g.door, files)
 	must(reads.Add(published.Reads()...))
+	_, key, err := ed25519.GenerateKey(nil)
+	must(err)
+	g.plane, err = plane.New(plane.Config{Store: g.store, Door: g.door, Directory: directory, Policy: policy, Artifacts: files, Key: key, Log: log})
+	must(err)
+	must(reads.Add(g.plane.Reads()...))
 	signer, err := notary.Open(context.Background(), notary.Config{Store: g.store, Folder: filepath.Join(t.TempDir(), "audit"), Log: log})
 	must(err)
 	must(reads.Add(service.Read{Name: "audit", Manage: true, Do: func(ctx context.Context, _ ops.Identity, _ service.Query) (any, error) {
 		return signer.Status(ctx)
 	}}))
-	registry, err := ops.New(append(clocks.Ops(),
+	registry, err := ops.New(append(append(clocks.Ops(), g.plane.Ops()...),
 		service.ToolsList(g.door), service.BoxExec(reads), rooms.DMSend(),
 		ops.Bound{Op: ops.Op{Name: "test.slow", Aliases: []ops.OpName{"slow"}, Provider: "test", Summary: "Wait to be released or stopped.", Timeout: time.Minute}, Executor: ops.ExecutorFunc(g.slow)},
 		ops.Bound{Op: ops.Op{Name: "test.a/b", Provider: "test", Summary: "Answer at once.", SideEffecting: true}, Executor: ops.ExecutorFunc(
@@ -178,10 +186,11 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 	must(g.door.Start(context.Background()))
 	must(rooms.Start(context.Background()))
 	must(clocks.Start(context.Background()))
+	must(g.plane.Start(context.Background()))
 
 	c := Config{
 		Door: g.door, Reads: reads, Replies: rooms, Identities: directory, Events: g.store,
-		Notary: signer, Audited: g.store, Artifacts: published, Timers: clocks, Outbox: rooms, Agents: rooms, Metrics: func(context.Context) (http.Handler, error) { return g.metrics() },
+		Notary: signer, Audited: g.store, Artifacts: published, Timers: clocks, Plane: g.plane, Outbox: rooms, Agents: rooms, Metrics: func(context.Context) (http.Handler, error) { return g.metrics() },
 		Reload: func(ctx context.Context) (any, error) { return g.reload(ctx) }, Ready: func() []string { return g.ready() },
 		Version: "v0-test", Log: log,
 	}
@@ -213,6 +222,7 @@ func open(t testing.TB, change ...func(*Config)) *gateway {
 		if err := g.door.Close(ctx); err != nil {
 			t.Errorf("close the door: %v", err)
 		}
+		g.plane.Close()
 		clocks.Close()
 		rooms.Close()
 		signer.Close(ctx)

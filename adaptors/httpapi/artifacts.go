@@ -21,6 +21,7 @@ import (
 type Artifacts interface {
 	Open(ctx context.Context, by ops.Identity, digest string) (*service.ArtifactBytes, error)
 	Verify(ctx context.Context) (service.ArtifactReport, error)
+	Collect(ctx context.Context) (service.ArtifactCollection, error)
 }
 
 type digestInput struct {
@@ -43,14 +44,8 @@ func (s *Server) artifactRoutes() {
 		OperationID: "artifact.bytes", Method: http.MethodGet, Path: "/v1/artifacts/{digest}/bytes", Summary: "The bytes themselves",
 		Description: "As a file to save and never as anything to show, whatever kind was declared. They are checked against the digest while they are sent: " +
 			"an answer that is complete is right, and one that is not breaks off before its last byte.",
-		Security: withToken,
-		Responses: map[string]*huma.Response{
-			"200": {Description: "The bytes", Content: map[string]*huma.MediaType{
-				"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
-			}},
-			"304":     {Description: "The caller has them: If-None-Match names their entity tag"},
-			"default": faultResponse(schemas),
-		},
+		Security:  withToken,
+		Responses: bytesResponses(schemas, "304", "The caller has them: If-None-Match names their entity tag"),
 	}, s.sendArtifact)
 
 	type verifyOutput struct{ Body service.ArtifactReport }
@@ -67,16 +62,50 @@ func (s *Server) artifactRoutes() {
 		}
 		return &verifyOutput{report}, nil
 	})
+
+	type collectOutput struct{ Body service.ArtifactCollection }
+	huma.Register(s.api, huma.Operation{
+		OperationID: "artifacts.collect", Method: http.MethodPost, Path: "/v1/artifacts/collect", Summary: "Remove bytes that nothing names and uploads that are over",
+		Description: "For operators, one at a time. The gateway does so every hour by itself. Bytes younger than a day are left alone.", Security: withToken,
+	}, func(ctx context.Context, _ *none) (*collectOutput, error) {
+		if err := s.manages(ctx); err != nil {
+			return nil, err
+		}
+		c, err := s.artifacts.Collect(ctx)
+		if err != nil {
+			return nil, s.problem(ctx, err)
+		}
+		return &collectOutput{c}, nil
+	})
 }
 
-// sendArtifact answers with bytes, which take a place among the streams.
+// sendArtifact answers with the bytes of an artifact.
 func (s *Server) sendArtifact(ctx context.Context, in *bytesInput) (*eventsOutput, error) {
-	by := caller(ctx)
-	f, err := s.artifacts.Open(ctx, by, in.Digest)
+	f, err := s.artifacts.Open(ctx, caller(ctx), in.Digest)
 	if err != nil {
 		return nil, s.problem(ctx, err)
 	}
-	leave, fault := s.enter(by.ID)
+	return s.sendBytes(ctx, f, in.Digest, in.IfNoneMatch)
+}
+
+// bytesResponses are the answers of a route that sends bytes, with others as pairs of
+// status and description.
+func bytesResponses(schemas huma.Registry, others ...string) map[string]*huma.Response {
+	m := map[string]*huma.Response{
+		"200": {Description: "The bytes", Content: map[string]*huma.MediaType{
+			"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+		}},
+		"default": faultResponse(schemas),
+	}
+	for i := 0; i+1 < len(others); i += 2 {
+		m[others[i]] = &huma.Response{Description: others[i+1]}
+	}
+	return m
+}
+
+// sendBytes answers with f, which takes a place among the streams, and closes it.
+func (s *Server) sendBytes(ctx context.Context, f *service.ArtifactBytes, digest, ifNoneMatch string) (*eventsOutput, error) {
+	leave, fault := s.enter(caller(ctx).ID)
 	if fault != nil {
 		f.Close()
 		return nil, s.problem(ctx, fault)
@@ -86,8 +115,8 @@ func (s *Server) sendArtifact(ctx context.Context, in *bytesInput) (*eventsOutpu
 		defer f.Close()
 		r, w := humachi.Unwrap(hc)
 		h := w.Header()
-		h.Set("ETag", strconv.Quote(in.Digest))
-		if matches(in.IfNoneMatch, in.Digest) {
+		h.Set("ETag", strconv.Quote(digest))
+		if matches(ifNoneMatch, digest) {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
@@ -102,7 +131,7 @@ func (s *Server) sendArtifact(ctx context.Context, in *bytesInput) (*eventsOutpu
 		}
 		out := &piece{w: w, rc: http.NewResponseController(w), within: s.limits.Write}
 		if _, err := io.CopyBuffer(out, struct{ io.Reader }{f}, make([]byte, 64<<10)); err != nil {
-			s.log.LogAttrs(ctx, slog.LevelError, "bytes of an artifact not sent whole", slog.String("request", requestID(ctx)), slog.String("digest", in.Digest), slog.Any("err", err))
+			s.log.LogAttrs(ctx, slog.LevelError, "bytes of an artifact not sent whole", slog.String("request", requestID(ctx)), slog.String("digest", digest), slog.Any("err", err))
 			panic(http.ErrAbortHandler) // a part must not look whole
 		}
 	}}, nil

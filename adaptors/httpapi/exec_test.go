@@ -29,7 +29,7 @@ func TestExec(t *testing.T) {
 	if err := json.Unmarshal(done.Result, &list); err != nil {
 		t.Fatal(err)
 	}
-	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 10 {
+	if !done.OK || done.Op != "tools.list" || done.State != ops.Succeeded || done.Replayed || len(list.Ops) != 12 {
 		t.Errorf("got %+v with %d ops", done, len(list.Ops))
 	}
 	var call struct {

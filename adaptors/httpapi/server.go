@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ import (
 	"inband/service/access"
 	"inband/service/journal"
 	"inband/service/journal/notary"
+	"inband/service/plane/wire"
 )
 
 // Door is what the API needs of the one door.
@@ -60,7 +62,8 @@ type Events interface {
 	Head(ctx context.Context) (int64, error)
 }
 
-// Config is what a Server stands on. All but Hooks, Sandbox, Hosts and Limits is required.
+// Config is what a Server stands on. All but Hooks, Plane, Sandbox, Hosts and
+// Limits is required.
 type Config struct {
 	Door       Door
 	Reads      Reads
@@ -85,6 +88,8 @@ type Config struct {
 	Ready func() []string
 	// Hooks takes the events of chats. Nil has none.
 	Hooks Hooks
+	// Plane is the execution plane. Nil has none.
+	Plane Plane
 	// Sandbox is the layers of it that the gateway has. Strangers read it.
 	Sandbox []service.Layer
 
@@ -161,6 +166,7 @@ type Server struct {
 	timers     Timers
 	outbox     Outbox
 	hooks      Hooks
+	plane      Plane
 	agents     Agents
 	metrics    func(context.Context) (http.Handler, error)
 	reload     func(context.Context) (any, error)
@@ -197,7 +203,7 @@ func New(c Config) (*Server, error) {
 	if c.Door == nil || c.Reads == nil || c.Replies == nil || c.Identities == nil || c.Events == nil ||
 		c.Notary == nil || c.Audited == nil || c.Artifacts == nil || c.Timers == nil || c.Outbox == nil || c.Agents == nil || c.Metrics == nil ||
 		c.Reload == nil || c.Ready == nil || c.Version == "" || c.Log == nil {
-		return nil, errors.New("httpapi: every field of Config but Hooks, Sandbox, Hosts and Limits is required")
+		return nil, errors.New("httpapi: every field of Config but Hooks, Plane, Sandbox, Hosts and Limits is required")
 	}
 	limits, err := c.Limits.withDefaults()
 	if err != nil {
@@ -205,7 +211,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
-		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, timers: c.Timers, outbox: c.Outbox, hooks: c.Hooks, agents: c.Agents, metrics: c.Metrics,
+		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, timers: c.Timers, outbox: c.Outbox, hooks: c.Hooks, plane: c.Plane, agents: c.Agents, metrics: c.Metrics,
 		reload: c.Reload, ready: c.Ready, sandbox: append([]service.Layer{}, c.Sandbox...), log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
@@ -265,10 +271,24 @@ func apiConfig(version string) huma.Config {
 	c.Info.Description = "Operations through one door. Faults are application/problem+json; docs/api.md says what the codes mean."
 	format := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
 	c.Formats = map[string]huma.Format{"application/json": format, "json": format} // "json" for …+json
+	c.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "A token of an identity; it begins with ibt_."},
 	}
 	return c
+}
+
+// schemaName is what a type is called in the document. What the plane's workers say has a
+// vocabulary of its own, in which some words mean something else.
+func schemaName(t reflect.Type, hint string) string {
+	name := huma.DefaultSchemaNamer(t, hint)
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.PkgPath() == reflect.TypeFor[wire.Ack]().PkgPath() {
+		return "Wire" + name
+	}
+	return name
 }
 
 // listCodes names the codes of faults wherever the document speaks of one.
@@ -317,6 +337,7 @@ func (s *Server) routes() {
 	s.outboxRoutes()
 	s.holdRoutes()
 	s.envelopeRoute()
+	s.planeRoutes()
 	s.metricsRoute()
 	s.openRoutes()
 }

@@ -24,7 +24,8 @@ import (
 )
 
 // guard is what every request passes between the router and huma: room, identity,
-// query, headers, body, in this order. What it knows of a route it reads from the
+// query, headers, body, in this order; bytes of any length are read later, while they
+// come. What it knows of a route it reads from the
 // operation that the OpenAPI document shows, so the two cannot differ.
 func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 	r, w := humachi.Unwrap(hc)
@@ -102,6 +103,15 @@ func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 	}
 	if f := checkHeaders(op, r.Header); f != nil {
 		never(f)
+		return
+	}
+	if takesBytes(op) {
+		if f := checkBytes(r); f != nil {
+			never(f)
+			return
+		}
+		body := &arrival{r: r.Body, rc: http.NewResponseController(w), within: s.limits.Read}
+		next(huma.WithValue(hc, arrivalKey{}, body))
 		return
 	}
 	body, err := s.readBody(w, r, op)

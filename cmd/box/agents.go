@@ -120,9 +120,8 @@ is a stable id: small letters, digits, and . _ - inside; it is never used again,
 even after it is revoked.
 
 An agent writes replies. An operator may do everything. A bridge hands in the replies
-of the agents named by --agent, which must exist. Workers and verifiers belong to the
-execution plane, which this version does not have: by the default policy they may do
-nothing.`,
+of the agents named by --agent, which must exist. Workers and verifiers of the execution
+plane are made by box workers invite, and prove themselves by a key.`,
 		Example: `  box agents add ada > ada.token
   box agents add relay --role bridge --agent ada --agent bob`,
 		Args: exactly("the identity"),

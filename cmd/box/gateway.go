@@ -192,7 +192,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Hooks: g.chats, Identities: directory, Events: g.store,
-		Notary: g.notary, Audited: g.store, Artifacts: g.published, Timers: g.timers, Outbox: g.threads, Agents: g.threads, Metrics: newMetrics(g).handler,
+		Notary: g.notary, Audited: g.store, Artifacts: g.published, Timers: g.timers, Plane: g.plane, Outbox: g.threads, Agents: g.threads, Metrics: newMetrics(g).handler,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
 		Ready:  g.missing, Sandbox: g.layers, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
 	}); err != nil {

@@ -53,6 +53,20 @@ var (
 	routeWakes       = route{http.MethodGet, "/v1/wakes"}
 	routeWake        = route{http.MethodGet, "/v1/wakes/{id}"}
 
+	routeDelegations       = route{http.MethodGet, "/v1/delegations"}
+	routeDelegation        = route{http.MethodGet, "/v1/delegations/{id}"}
+	routeCancelDelegation  = route{http.MethodPost, "/v1/delegations/{id}/cancel"}
+	routeResolveDelegation = route{http.MethodPost, "/v1/delegations/{id}/resolve"}
+	routeRetryDelegation   = route{http.MethodPost, "/v1/delegations/{id}/retry"}
+	routeWorkers           = route{http.MethodGet, "/v1/workers"}
+	routeWorker            = route{http.MethodGet, "/v1/workers/{id}"}
+	routeInvite            = route{http.MethodPost, "/v1/workers/invitations"}
+	routeRevokeWorker      = route{http.MethodPost, "/v1/workers/{id}/revoke"}
+	routeDrainWorker       = route{http.MethodPost, "/v1/workers/{id}/drain"}
+	routePlane             = route{http.MethodGet, "/v1/plane"}
+	routePlaneState        = route{http.MethodPost, "/v1/plane/state"}
+	routeFenceTerm         = route{http.MethodPost, "/v1/plane/fence-term"}
+
 	routeArtifacts       = route{http.MethodGet, "/v1/artifacts"}
 	routeArtifact        = route{http.MethodGet, "/v1/artifacts/{digest}"}
 	routeArtifactBytes   = route{http.MethodGet, "/v1/artifacts/{digest}/bytes"}
@@ -68,4 +82,6 @@ var routes = []route{
 	routeOutbox, routeRetry,
 	routeEnrol, routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
 	routeTimers, routeTimer, routePauseTimer, routeResumeTimer, routeRunTimer, routeWakes, routeWake,
+	routeDelegations, routeDelegation, routeCancelDelegation, routeResolveDelegation, routeRetryDelegation,
+	routeWorkers, routeWorker, routeInvite, routeRevokeWorker, routeDrainWorker, routePlane, routePlaneState, routeFenceTerm,
 }
