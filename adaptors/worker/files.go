@@ -155,7 +155,7 @@ func (s *Session) upload(ctx context.Context, run string, l left) error {
 			}
 			now, err = s.client.Append(ctx, at.Upload, at.Offset, piece[:n])
 		}
-		if err == nil && (now.Upload == "" || now.Offset < 0 || now.Offset > l.file.Bytes) {
+		if err == nil && (now.Upload == "" && !now.Done || now.Offset < 0 || now.Offset > l.file.Bytes) {
 			return fmt.Errorf("file %q: the gateway says that it has %d of %d bytes", l.file.Name, now.Offset, l.file.Bytes)
 		}
 		if err == nil {

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"inband/ops"
 	"inband/service"
 	"inband/service/access"
@@ -489,3 +491,16 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 var planeCancel = plane.CancelRequest{Reason: "test"}
+
+type (
+	httpRequest  = http.Request
+	httpResponse = http.Response
+)
+
+func bodyOf(s string) io.ReadCloser { return io.NopCloser(strings.NewReader(s)) }
+
+func fifo(path string) error { return unix.Mkfifo(path, 0o600) }
+
+type pub = ed25519.PublicKey
+
+func newKey() (pub, ed25519.PrivateKey, error) { return ed25519.GenerateKey(nil) }
