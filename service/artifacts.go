@@ -103,14 +103,32 @@ type ArtifactShowing struct {
 // but envelope are what the gateway has read in it; who does not trust the gateway proves
 // the envelope.
 type AttestationListing struct {
-	Name     string              `json:"name"`
-	Run      string              `json:"run"`
-	Producer ops.IdentityID      `json:"producer"`
-	Fence    int64               `json:"fence"`
-	Key      string              `json:"key" doc:"The key that signed: sha256: and the hex digest of its public half."`
-	At       string              `json:"at" doc:"When it came, by the gateway's clock."`
-	Said     artifacts.Predicate `json:"said" doc:"Of the file: its source, the test and when it was captured, by the worker's clock."`
-	Envelope json.RawMessage     `json:"envelope" doc:"The in-toto statement in its DSSE envelope."`
+	Name       string          `json:"name"`
+	Run        string          `json:"run"`
+	Producer   ops.IdentityID  `json:"producer"`
+	Fence      int64           `json:"fence"`
+	Key        string          `json:"key" doc:"The key that signed: sha256: and the hex digest of its public half."`
+	At         string          `json:"at" doc:"When it came, by the gateway's clock."`
+	Revision   string          `json:"revision,omitempty" doc:"What was worked on."`
+	Worktree   string          `json:"worktree,omitempty"`
+	Test       *AttestedTest   `json:"test,omitempty" doc:"Absent if none was run."`
+	CapturedAt string          `json:"captured_at" doc:"By the worker's clock."`
+	Envelope   json.RawMessage `json:"envelope" doc:"The in-toto statement in its DSSE envelope."`
+}
+
+// AttestedTest is a test that a worker ran, as it says.
+type AttestedTest struct {
+	Command []string `json:"command"`
+	Exit    int      `json:"exit"`
+}
+
+func listAttestation(a artifacts.Attestation, p artifacts.Predicate) AttestationListing {
+	l := AttestationListing{Name: a.Name, Run: a.Run, Producer: a.Producer, Fence: a.Fence, Key: a.KeyID, At: ops.Stamp(a.At),
+		Revision: p.Source.Revision, Worktree: p.Source.Worktree, CapturedAt: ops.Stamp(p.CapturedAt), Envelope: a.Envelope}
+	if p.Test != nil {
+		l.Test = &AttestedTest{p.Test.Command, p.Test.Exit}
+	}
+	return l
 }
 
 // Reads returns the reads artifacts and artifact, whose argument is a digest.
@@ -216,8 +234,7 @@ func (a *Artifacts) attested(ctx context.Context, digest artifacts.Digest, publi
 		if err != nil {
 			return nil, fmt.Errorf("an attestation of %s: %w", digest, err)
 		}
-		list = append(list, AttestationListing{Name: r.Name, Run: r.Run, Producer: r.Producer, Fence: r.Fence, Key: r.KeyID, At: ops.Stamp(r.At),
-			Said: said.Predicate, Envelope: r.Envelope})
+		list = append(list, listAttestation(r, said.Predicate))
 	}
 	return list, nil
 }

@@ -386,8 +386,10 @@ func TestFilesOfRuns(t *testing.T) {
 		if want == 0 {
 			continue
 		}
-		if d := cmp.Diff(p, s.Attested[0].Said); d != "" || s.Attested[0].Producer != "w1" || s.Attested[0].Fence != 7 || string(s.Attested[0].Envelope) != string(envelope) {
-			t.Errorf("%s is shown %+v, said (-want +got):\n%s", by, s.Attested[0], d)
+		want := AttestationListing{Name: "one", Run: "r-1", Producer: "w1", Fence: 7, Key: "k", At: s.Attested[0].At, Revision: "main",
+			Test: &AttestedTest{Command: []string{"make", "check"}, Exit: 1}, CapturedAt: "2030-01-02T03:04:05.000Z", Envelope: envelope}
+		if d := cmp.Diff(want, s.Attested[0]); d != "" || s.Attested[0].At == "" {
+			t.Errorf("%s is shown (-want +got):\n%s", by, d)
 		}
 		if p := s.Published[0]; p.Run != "r-1" || p.Delegation != "d-1" || p.Producer != "w1" || p.Call != "" || p.By != scout {
 			t.Errorf("%s is shown %+v", by, p)

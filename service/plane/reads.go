@@ -48,7 +48,7 @@ type DelegationShowing struct {
 	Waits         string                `json:"waits,omitempty"` // what has to come for it to go on, of one that is open
 	Instruction   *wire.Instruction     `json:"instruction,omitempty"`
 	Digest        string                `json:"instruction_digest"`
-	Source        wire.Source           `json:"source"`
+	Source        DelegationSource      `json:"source"`
 	Capabilities  []string              `json:"capabilities"`
 	Credentials   []ops.CredentialRef   `json:"credentials"`
 	Outputs       []string              `json:"outputs"` // files that must be returned
@@ -66,6 +66,12 @@ type DelegationShowing struct {
 	Mutations     []MutationShowing     `json:"mutations"`          // the latest first, at most 200
 	Evidence      []EvidenceShowing     `json:"evidence"`           // the latest first, at most 50
 	Withheld      bool                  `json:"withheld,omitempty"` // the policy keeps what was said from the one who asks
+}
+
+// DelegationSource is exactly what is worked on.
+type DelegationSource struct {
+	Revision string `json:"revision,omitempty"` // the digest of an archive among the artifacts, or a name that the worker's repository knows
+	Worktree string `json:"worktree,omitempty"` // digest of the tree that it must be
 }
 
 // RunShowing is one run of a delegation.
