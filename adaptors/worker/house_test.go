@@ -500,3 +500,7 @@ type (
 func bodyOf(s string) io.ReadCloser { return io.NopCloser(strings.NewReader(s)) }
 
 func fifo(path string) error { return unix.Mkfifo(path, 0o600) }
+
+type pub = ed25519.PublicKey
+
+func newKey() (pub, ed25519.PrivateKey, error) { return ed25519.GenerateKey(nil) }
