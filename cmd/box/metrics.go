@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"inband/service/journal"
+	"inband/service/plane"
 	"inband/service/threads"
 	"inband/service/timers"
 )
@@ -80,6 +81,15 @@ var counters = map[string]counter{
 	"parked":                    {"calls_parked_total", "Calls that had to wait for an approval, by the rule that had them wait.", "rule"},
 	"replayed":                  {"calls_replayed_total", "Calls that were answered with the outcome of an earlier one.", ""},
 	"occurrences":               {"timer_occurrences_total", "Occurrences of timers, by what became of them.", "result"},
+
+	// Of the execution plane.
+	"grants":            {"plane_grants_total", "Leases that were given, by the implementation of the work.", "implementation"},
+	"polls":             {"plane_polls_total", "Polls of workers and verifiers that were answered, by with what.", "result"},
+	"callbacks":         {"plane_callbacks_total", "Messages of workers and verifiers that were accepted, by their kind.", "kind"},
+	"callbacks_refused": {"plane_callbacks_refused_total", "Messages of workers and verifiers that were refused, by the code of the fault.", "code"},
+	"auth_rejected":     {"plane_auth_rejected_total", "Requests of workers and verifiers that did not prove who they are: a token, a signature or an envelope that is not right.", ""},
+	"clock_jumps":       {"plane_clock_jumps_total", "Times that the clock of the gateway was set while it ran, each of which holds the end of leases.", ""},
+	"swept":             {"plane_swept_total", "What became of runs because their time had come, by the event.", "event"},
 }
 
 // wakesByHops is the word under which wakes are counted by the agents between them and
@@ -127,11 +137,20 @@ func (g *gateway) snapshot(ctx context.Context) (s snapshot, err error) {
 	for _, c := range g.door.Counts() {
 		counts = append(counts, threads.Count(c))
 	}
+	for _, c := range g.plane.Counts() {
+		counts = append(counts, threads.Count(c))
+	}
+	counts = append(counts, threads.Count{What: "auth_rejected", N: g.api.RefusedWorkers()}) // which the plane never saw
 	s.counts(counts)
 	s.lateness(g.timers.Lateness())
 	if err := g.store.View(ctx, s.open); err != nil {
 		return nil, err
 	}
+	work, err := g.plane.Gauges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.plane(work)
 	head, err := g.store.Head(ctx)
 	s.add(prometheus.CounterValue, "journal_events_total", "Events in the journal.", float64(head))
 	return s, err
@@ -177,6 +196,25 @@ func (s *snapshot) hops(counts []threads.Count) {
 	}
 	*s = append(*s, prometheus.MustNewConstHistogram(
 		prometheus.NewDesc("inband_wake_hops", "Agents between a person and the wakes that were raised.", nil, nil), n, sum, buckets))
+}
+
+// plane adds how the execution plane stands.
+func (s *snapshot) plane(g plane.Gauges) {
+	for _, state := range []string{"off", "on", "drain"} {
+		is := 0.0
+		if g.State == state {
+			is = 1
+		}
+		s.gauge("plane_state", "1 for the state that dispatch is in, else 0.", is, "state", state)
+	}
+	s.gauge("plane_leases", "Runs that a worker has a lease on.", float64(g.LiveLeases))
+	s.gauge("plane_oldest_running_seconds", "How long the oldest run that a worker has begun has run, 0 if there is none.", g.OldestRunning.Seconds())
+	s.gauge("plane_dispatches_waiting", "Runs that wait for a worker.", float64(g.Waiting))
+	s.gauge("plane_dispatches_unable", "Of those, the ones that no worker who is enrolled could take.", float64(g.NoAbleWorker))
+	s.gauge("plane_runs_unknown", "Runs of which nobody knows whether they run.", float64(g.Unknown))
+	s.gauge("plane_runs_waiting_human", "Runs that wait for a person.", float64(g.WaitingHuman))
+	s.gauge("plane_verifications_waiting", "Verifications that wait for a verifier.", float64(g.Verifications))
+	s.gauge("plane_clock_skew_seconds", "The largest difference of a worker's clock to the gateway's, as last seen; it decides nothing.", g.Skew.Seconds())
 }
 
 // lateness adds how much later than they were due timers have woken.

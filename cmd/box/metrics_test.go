@@ -70,6 +70,11 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// One who knocks at the door of workers with nothing.
+	knock := httptest.NewRequest("POST", "https://localhost/v1/plane/poll", strings.NewReader(`{"boot":"b","nonce":"n","wait_ms":0}`))
+	knock.Header.Set("Content-Type", "application/json")
+	g.api.Handler().ServeHTTP(httptest.NewRecorder(), knock)
+
 	w = scrape(t, g, operator)
 	if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {
 		t.Fatalf("%d, %s: %s", w.Code, w.Header(), w.Body)
@@ -88,6 +93,7 @@ func TestMetrics(t *testing.T) {
 		`inband_messages_duplicate_total 1`, `inband_calls_open{state="parked"} 1`, `inband_calls_open{state="running"} 0`,
 		`inband_holds 0`, `inband_config_reload_failed_total 0`, `inband_wakes_open 0`, `inband_outbox_posts{state="set_aside"} 0`,
 		`inband_build_info{version="test"} 1`, `inband_wake_hops_count 0`, `inband_timer_lateness_seconds_count 0`,
+		`inband_plane_state{state="off"} 1`, `inband_plane_state{state="on"} 0`, `inband_plane_auth_rejected_total 1`, `inband_plane_runs_unknown 0`, `inband_plane_clock_jumps_total 0`,
 	} {
 		if !slices.Contains(strings.Split(w.Body.String(), "\n"), want) {
 			t.Errorf("%s is missing in\n%s", want, w.Body)
@@ -123,7 +129,7 @@ func TestMetrics(t *testing.T) {
 // What is counted anywhere has a name outside.
 func TestEveryCountHasAName(t *testing.T) {
 	found := 0
-	for _, dir := range []string{"threads", "timers", "."} {
+	for _, dir := range []string{"threads", "timers", "plane", "."} {
 		files, err := filepath.Glob(filepath.Join("..", "..", "service", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
