@@ -16,7 +16,6 @@ var (
 	granted = []State{Leased, Running, Checkpointed}
 	leased  = []State{Leased, Running, Checkpointed, CancelRequested}
 	lost    = []State{Unknown, Recovering, WaitingHuman}
-	over    = []State{Failed, Succeeded, Cancelled, Exhausted}
 )
 
 // rules are the transitions (plane.md, Transitions). An event that has no rule for the
@@ -60,7 +59,7 @@ var rules = []rule{
 	{OnHumanResolved, []State{WaitingHuman}, []State{Dispatched, Succeeded, Failed, Exhausted}, []guard{stillOpen}, (*turn).resolve},
 	{OnRetryDemanded, []State{WaitingHuman}, []State{Failed}, []guard{stillOpen, allProven}, (*turn).retry},
 	{OnRetryDemanded, []State{Succeeded}, nil, []guard{stillOpen, latestRun, allProven}, (*turn).retry},
-	{OnMutationResolved, States(), []State{Recovering, Exhausted}, nil, (*turn).mutationResolved},
+	{OnMutationResolved, []State{WaitingHuman, Failed, Succeeded, Cancelled, Exhausted}, []State{Recovering, Exhausted}, nil, (*turn).mutationResolved},
 
 	// What becomes of a result.
 	{OnVerdict, []State{Succeeded}, nil, []guard{stillOpen, latestRun, anotherIdentity}, (*turn).verdict},
