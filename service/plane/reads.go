@@ -157,6 +157,7 @@ type WorkerListing struct {
 	State           string         `json:"state" enum:"new,ready,draining,revoked"` // new has never begun
 	Draining        bool           `json:"draining,omitempty"`                      // nothing more is granted to it
 	KeyID           string         `json:"key_id"`
+	PublicKey       []byte         `json:"public_key"` // Ed25519, 32 bytes
 	Implementations []string       `json:"implementations"`
 	Capabilities    []string       `json:"capabilities"`
 	Version         string         `json:"version,omitempty"`
@@ -611,7 +612,7 @@ func (p *Plane) Worker(ctx context.Context, id string) (s WorkerShowing, err err
 
 func listWorkers(tx journal.Tx, where string, args ...any) ([]WorkerListing, error) {
 	list := []WorkerListing{}
-	err := tx.Query(`SELECT p.id, p.role, p.key_id, p.implementations, p.capabilities, p.version, p.boot, p.boot_at, p.seen_at, p.skew_ms, p.draining, p.enrolled_at, p.revoked_at,
+	err := tx.Query(`SELECT p.id, p.role, p.key_id, p.public_key, p.implementations, p.capabilities, p.version, p.boot, p.boot_at, p.seen_at, p.skew_ms, p.draining, p.enrolled_at, p.revoked_at,
 			(SELECT count(*) FROM dispatch x WHERE x.worker = p.id AND x.state IN ('LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED'))
 			+ (SELECT count(*) FROM verification v WHERE v.verifier = p.id AND v.state = 'LEASED')
 			FROM principal p WHERE `+where,
@@ -620,7 +621,7 @@ func listWorkers(tx journal.Tx, where string, args ...any) ([]WorkerListing, err
 			var implementations, capabilities string
 			var boot, seen, revoked *int64
 			var draining, enrolled, leases int64
-			if err := scan((*string)(&w.Worker), (*string)(&w.Role), &w.KeyID, &implementations, &capabilities, &w.Version, &w.Boot, &boot, &seen, &w.SkewMS, &draining, &enrolled, &revoked, &leases); err != nil {
+			if err := scan((*string)(&w.Worker), (*string)(&w.Role), &w.KeyID, &w.PublicKey, &implementations, &capabilities, &w.Version, &w.Boot, &boot, &seen, &w.SkewMS, &draining, &enrolled, &revoked, &leases); err != nil {
 				return err
 			}
 			for i, into := range []*[]string{&w.Implementations, &w.Capabilities} {
