@@ -453,34 +453,33 @@ func (o *offers) implementations() (list []string) {
 }
 
 // heard takes notice of what was committed, whoever wrote it: work for those who wait, and
-// whatever may be due earlier than the sweeper thinks.
+// what is due earlier than the sweeper thinks.
 func (p *Plane) heard(e journal.Event) {
-	switch e.Kind {
-	case "delegation.spawned", "run.dispatched", "run.human_resolved":
+	switch {
+	case e.Kind == "run.heartbeat": // which only puts off
+	case e.Kind == "delegation.spawned", strings.HasPrefix(e.Kind, "run."), strings.HasPrefix(e.Kind, "mutation."):
 		var b struct {
 			To             State
 			Implementation string
 			Capabilities   []string
 			NotBefore      time.Time `json:"not_before"`
+			DueMS          int64     `json:"due_ms"`
 		}
-		if err := json.Unmarshal(e.Body, &b); err != nil || b.To != "" && b.To != Dispatched {
+		if err := json.Unmarshal(e.Body, &b); err != nil {
 			return
 		}
-		if !b.NotBefore.After(e.At) {
+		offered := e.Kind == "delegation.spawned" || e.Kind == "run.dispatched" || b.To == Dispatched
+		if offered && !b.NotBefore.After(e.At) {
 			p.offers.work(b.Implementation, b.Capabilities)
 		}
-		signal(p.attention)
-	case "verification.requested", "verification.lapsed", "verification.asked_again":
+		if b.DueMS != 0 {
+			p.sooner(time.UnixMilli(b.DueMS))
+		}
+	case strings.HasPrefix(e.Kind, "verification."):
 		p.offers.all(ops.Verifier)
 		signal(p.attention)
-	case "hold.released", "plane.switched", "worker.resumed":
-		p.offers.all("")
-	case "worker.revoked", "worker.booted", "plane.term_bumped":
+	case e.Kind == "hold.released", strings.HasPrefix(e.Kind, "plane."), strings.HasPrefix(e.Kind, "worker."):
 		p.offers.all("") // who has no right any more is told so
 		signal(p.attention)
-	default:
-		if strings.HasPrefix(e.Kind, "verification.") {
-			signal(p.attention)
-		}
 	}
 }

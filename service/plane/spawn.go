@@ -99,7 +99,7 @@ func (p *Plane) spawn(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 	}
 	return ops.Outcome{State: ops.Accepted}, event(tx, "delegation/"+d.id, "delegation.spawned", map[string]any{
 		"delegation": d.id, "run": r.run, "call": c.ID, "by": c.By, "implementation": d.implementation, "capabilities": d.capabilities,
-		"instruction": d.instruction, "revision": d.revision, "worktree": d.worktree, "deadline": ops.Stamp(d.deadline),
+		"instruction": d.instruction, "revision": d.revision, "worktree": d.worktree, "deadline": ops.Stamp(d.deadline), "due_ms": dueMS(r.dueAt),
 	})
 }
 
@@ -175,7 +175,6 @@ func (p *Plane) insertRun(tx journal.Tx, r *runRow, now time.Time) error {
 	r.dispatch, r.run = newID("x-"), newID("r-")
 	r.idemKey, r.state, r.createdAt, r.version = r.run, Dispatched, now, 1
 	r.dueAt, _ = Due(Snapshot{Run: r.known()}, p.Stall)
-	p.sooner(r.dueAt)
 	_, err := tx.Exec(`INSERT INTO dispatch (id, run, delegation, attempt, implementation, state, not_before, deadline, proof, seq, prev, progress, pid, pid_start, class, reason,
 			summary, question, due_at, version, created_at, idem_key) VALUES ($1, $2, $3, $4, $5, 'DISPATCHED', $6, $7, '', 0, '', 0, 0, '', '', '', '', '', $8, 1, $9, $10)`,
 		r.dispatch, r.run, r.delegation, int64(r.attempt), r.implementation, milli(r.notBefore), milli(r.deadline), milli(r.dueAt), milli(now), r.idemKey)
@@ -206,10 +205,9 @@ func (p *Plane) newRun(tx journal.Tx, h *held, e Event, effect Effect) error {
 	if err := p.insertRun(tx, &r, now); err != nil {
 		return err
 	}
-	p.sooner(r.notBefore)
 	return event(tx, "delegation/"+h.delegation.id, "run.dispatched", map[string]any{
 		"delegation": h.delegation.id, "run": r.run, "attempt": r.attempt, "implementation": r.implementation, "capabilities": h.delegation.capabilities,
-		"after": h.run.run, "class": effect.Class, "not_before": ops.Stamp(r.notBefore),
+		"after": h.run.run, "class": effect.Class, "not_before": ops.Stamp(r.notBefore), "due_ms": dueMS(earlier(r.dueAt, r.notBefore)),
 	})
 }
 

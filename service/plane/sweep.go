@@ -43,15 +43,15 @@ func (w *watch) apart(wall time.Time) time.Duration {
 	return wall.Round(0).Sub(w.wall) - time.Since(w.mono)
 }
 
-// sooner has the sweeper wake for what is due at t, should it mean to sleep longer.
+// sooner wakes the sweeper for what is due at t, if it would sleep longer by what it knows.
 func (p *Plane) sooner(t time.Time) {
-	if t.IsZero() {
-		return
-	}
 	p.watch.mu.Lock()
-	asleep := !p.watch.next.IsZero() && t.Before(p.watch.next)
+	next := p.watch.next
 	p.watch.mu.Unlock()
-	if asleep {
+	if next.IsZero() { // It is awake, may have looked already, and will not sleep longer than this.
+		next = p.Clock().Add(look)
+	}
+	if t.Before(next) {
 		signal(p.attention)
 	}
 }
@@ -243,7 +243,9 @@ func (p *Plane) dueOf(h *held, now, hold time.Time) (o overdue, at time.Time) {
 	if kind == "" {
 		return overdue{}, time.Time{}
 	}
-	if (kind == OnLeaseExpired || kind == OnRecoveryStarted) && at.Before(hold) {
+	// What is judged by time that has passed waits while nobody knows how much has.
+	judged := kind == OnLeaseExpired || kind == OnStalled || kind == OnRecoveryStarted && h.run.proof == NoProof
+	if judged && at.Before(hold) {
 		at = hold
 	}
 	if at.After(now) {

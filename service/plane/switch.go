@@ -2,6 +2,7 @@ package plane
 
 import (
 	"context"
+	"time"
 
 	"inband/ops"
 	"inband/service/journal"
@@ -56,7 +57,16 @@ func (p *Plane) BumpTerm(ctx context.Context, by ops.Identity) (shows Showing, e
 
 // Restored is for whoever has put a backup in place of the store: a new term of fences, and
 // every run that had a lease is UNKNOWN, all of it in tx.
+//
+// The store that is gone may have begun terms since the backup was made, and the same
+// backup may be restored twice. So the term is at least that of the clock, which no term
+// that is begun by hand gets to: one for each ten minutes since 2026. It stays below 2^21,
+// and a fence within ±2^53, until 2065.
 func (p *Plane) Restored(tx journal.Tx) error {
+	begun := int64(tx.Now().Sub(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) / (10 * time.Minute))
+	if _, err := tx.Exec(`UPDATE plane SET term = $1 WHERE id = 1 AND term < $1`, begun); err != nil {
+		return err
+	}
 	return p.bump(tx, map[string]any{"reason": "restored from a backup"})
 }
 
@@ -120,7 +130,8 @@ func (p *Plane) begin(ctx context.Context) error {
 }
 
 // grace gives every lease at least one TTL from now, never beyond the deadline, and holds
-// expiry for as long: nobody could extend it, or nobody knows how long it was.
+// expiry for as long: nobody could extend it, or nobody knows how long it was. For the same
+// reason progress is looked for anew from now on.
 func (p *Plane) grace(tx journal.Tx) error {
 	now := tx.Now()
 	until := now.Add(p.TTL).UnixMilli()
@@ -131,6 +142,9 @@ func (p *Plane) grace(tx journal.Tx) error {
 	if _, err := tx.Exec(`UPDATE dispatch SET lease_until = CASE WHEN state <> 'CANCEL_REQUESTED' AND deadline < $1 THEN deadline ELSE $1 END,
 			cancel_deadline = CASE WHEN cancel_deadline < $1 THEN $1 ELSE cancel_deadline END, version = version + 1
 			WHERE state IN ('LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED') AND lease_until < $1 AND (state = 'CANCEL_REQUESTED' OR lease_until < deadline)`, until); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(`UPDATE dispatch SET progress_at = $1, version = version + 1 WHERE state IN ('RUNNING', 'CHECKPOINTED') AND progress_at < $1`, now.UnixMilli()); err != nil {
 		return err
 	}
 	_, err := tx.Exec(`UPDATE verification SET lease_until = $1, due_at = $1, version = version + 1 WHERE state = 'LEASED' AND lease_until < $1`, until)

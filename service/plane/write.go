@@ -424,8 +424,7 @@ func (h *held) process(now *wire.Process) bool {
 	return true
 }
 
-// writeRun writes all of h's run that changes, if it is still the row that was read, and
-// has the sweeper wake when the run is due.
+// writeRun writes all of h's run that changes, if it is still the row that was read.
 func (p *Plane) writeRun(tx journal.Tx, h *held) error {
 	r := &h.run
 	var result any
@@ -452,7 +451,6 @@ func (p *Plane) writeRun(tx journal.Tx, h *held) error {
 		return fmt.Errorf("run %s: %w", r.run, ErrStaleRow)
 	}
 	r.version++
-	p.sooner(r.dueAt)
 	return nil
 }
 
@@ -501,6 +499,7 @@ func (h *held) record(tx journal.Tx, before Snapshot, e Event) error {
 		Seq            int64           `json:"seq,omitempty"`
 		Digest         string          `json:"digest,omitempty"`
 		LeaseUntil     string          `json:"lease_until,omitempty"`
+		DueMS          int64           `json:"due_ms,omitempty"`   // when the plane must look at it, milliseconds since 1970
 		Evidence       int64           `json:"evidence,omitempty"` // the row
 		Of             EventKind       `json:"of,omitempty"`       // what was kept
 		Class          Class           `json:"class,omitempty"`
@@ -509,7 +508,7 @@ func (h *held) record(tx journal.Tx, before Snapshot, e Event) error {
 	}{
 		Delegation: h.delegation.id, Run: h.run.run, Attempt: h.run.attempt, Implementation: h.run.implementation, From: before.Run.State, To: h.snap.Run.State,
 		Stands: h.snap.Delegation.State, Worker: h.run.worker, Boot: h.run.boot, Fence: h.run.fence, Seq: e.Seq, Digest: e.Digest,
-		Class: h.snap.Run.Class, Proof: h.snap.Run.Proof, Reason: reasonFor(e, h.snap), Evidence: e.Evidence, Of: e.Of,
+		Class: h.snap.Run.Class, Proof: h.snap.Run.Proof, Reason: reasonFor(e, h.snap), DueMS: dueMS(h.run.dueAt), Evidence: e.Evidence, Of: e.Of,
 	}
 	if h.snap.Run.State == Dispatched {
 		body.Capabilities = h.delegation.capabilities
@@ -518,6 +517,14 @@ func (h *held) record(tx journal.Tx, before Snapshot, e Event) error {
 		body.LeaseUntil = ops.Stamp(h.snap.Run.LeaseUntil)
 	}
 	return event(tx, "delegation/"+h.delegation.id, kindOf(e.Kind), body)
+}
+
+// dueMS is a moment as events carry it for sweepers, 0 for none.
+func dueMS(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }
 
 // reasonFor is the reason that an event is recorded with: the run's own, unless a worker

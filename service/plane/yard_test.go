@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -38,6 +37,8 @@ type yard struct {
 	t      testing.TB
 	path   string
 	config func(*Config)
+	schema journal.Schema
+	batch  int          // transactions in a commit of the store at most, 0 is its own number
 	skew   atomic.Int64 // that the wall clock is set by
 	broken atomic.Bool  // the store takes no writes
 	store  *sqlite.Store
@@ -64,22 +65,28 @@ func (b brittle) Update(ctx context.Context, f func(journal.Tx) error) error {
 // newYard opens a yard whose plane is on and not started.
 func newYard(t testing.TB, config func(*Config)) *yard {
 	t.Helper()
-	y := &yard{t: t, path: filepath.Join(t.TempDir(), "journal.db"), config: config}
-	y.open()
-	if _, err := access.NewDirectory(y.store).Add(t.Context(), ada); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := y.plane.Switch(t.Context(), ada, On); err != nil {
-		t.Fatal(err)
-	}
+	y := &yard{t: t, path: filepath.Join(t.TempDir(), "journal.db"), config: config, schema: Schema()}
+	y.begin()
 	return y
+}
+
+// begin opens y for the first time.
+func (y *yard) begin() {
+	y.t.Helper()
+	y.open()
+	if _, err := access.NewDirectory(y.store).Add(y.t.Context(), ada); err != nil {
+		y.t.Fatal(err)
+	}
+	if _, err := y.plane.Switch(y.t.Context(), ada, On); err != nil {
+		y.t.Fatal(err)
+	}
 }
 
 func (y *yard) open() {
 	y.t.Helper()
 	var err error
-	if y.store, err = sqlite.Open(y.t.Context(), sqlite.Config{Path: y.path, Clock: y.clock,
-		Schemas: []journal.Schema{access.Schema(), service.Schema(), artifacts.Schema(), Schema()}}); err != nil {
+	if y.store, err = sqlite.Open(y.t.Context(), sqlite.Config{Path: y.path, Clock: y.clock, MaxBatch: y.batch,
+		Schemas: []journal.Schema{access.Schema(), service.Schema(), artifacts.Schema(), y.schema}}); err != nil {
 		y.t.Fatal(err)
 	}
 	if y.files, err = artifacts.Open(artifacts.Config{Folder: filepath.Join(filepath.Dir(y.path), "artifacts")}); err != nil {
@@ -482,5 +489,3 @@ func TestAWorkIsDoneOnceSomebodyElseSaysSo(t *testing.T) {
 		}
 	})
 }
-
-var _ = strings.TrimSpace
