@@ -231,7 +231,7 @@ func TestState(t *testing.T) {
 			t.Errorf("%q: %v, %v; want mode %o", path, info.Mode(), err, mode)
 		}
 	}
-	l := lease{Subject: "r-1", Run: "r-1", Delegation: "d-1", Fence: 1, Boot: "b", Process: &wire.Process{PID: 1, Start: "2"}}
+	l := lease{Subject: "r-1", Run: "r-1", Delegation: "d-1", Fence: 1, Boot: "b", Folder: filepath.Join(dir, "runs", "r-1"), Process: &wire.Process{PID: 1, Start: "2"}}
 	locked := filepath.Join(dir, "runs", "r-1", "locked")
 	if err := errors.Join(s.keepLease(l), os.MkdirAll(filepath.Join(locked, "deep"), 0o700), os.Chmod(locked, 0)); err != nil {
 		t.Fatal(err)
@@ -241,11 +241,14 @@ func TestState(t *testing.T) {
 		t.Errorf("leases %+v, %v", all, err)
 	}
 	for _, bad := range []string{"../key", "", ".", "a/b"} {
-		if err := s.forget(bad); err == nil {
+		if err := s.forget(bad, ""); err == nil {
 			t.Errorf("forget %q", bad)
 		}
 	}
-	if err := s.forget("r-1"); err != nil {
+	if err := s.forget("r-1", dir); err == nil {
+		t.Error("forgets a run with the folder of the worker")
+	}
+	if err := s.forget("r-1", l.Folder); err != nil {
 		t.Errorf("forget: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "runs", "r-1")); !errors.Is(err, os.ErrNotExist) {

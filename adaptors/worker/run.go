@@ -61,7 +61,7 @@ func (w *Worker) run(life context.Context, g granted, over func()) {
 	r.talk, hush = outlive(life, parting)
 	defer hush()
 	r.chain = newChain(w.cfg.Client, w.session.key, g.Grant, g.sent, w.session.now, r.heard)
-	r.task = Task{Folder: w.cfg.State.path("runs", g.Subject()), Grant: g.Grant, Deadline: g.sent.Add(time.Duration(g.RemainingMS) * time.Millisecond)}
+	r.task = Task{Folder: filepath.Join(w.cfg.State.Runs(), g.Subject()), Grant: g.Grant, Deadline: g.sent.Add(time.Duration(g.RemainingMS) * time.Millisecond)}
 
 	err := r.serve(life)
 	switch {
@@ -75,7 +75,7 @@ func (w *Worker) run(life context.Context, g granted, over func()) {
 	if errors.Is(err, errGivenUp) {
 		return // what is left of it stays written down, and the next boot looks after it
 	}
-	if err := w.cfg.State.forget(g.Subject()); err != nil {
+	if err := w.cfg.State.forget(g.Subject(), r.task.Folder); err != nil {
 		r.log.Warn("what the run has left cannot be removed", "err", err)
 	}
 }
@@ -128,7 +128,7 @@ func (r *run) serve(worker context.Context) error {
 
 // lease is what is written down of the run.
 func (r *run) lease(p *wire.Process) lease {
-	return lease{Subject: r.g.Subject(), Run: r.g.Run, Verification: r.g.Verification, Delegation: r.g.Delegation, Fence: r.g.Fence, Boot: r.g.Boot, Process: p}
+	return lease{Subject: r.g.Subject(), Run: r.g.Run, Verification: r.g.Verification, Delegation: r.g.Delegation, Fence: r.g.Fence, Boot: r.g.Boot, Folder: r.task.Folder, Process: p}
 }
 
 // watch ends the run when its lease has lapsed by this machine's clock.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -24,11 +25,13 @@ import (
 //	key              its Ed25519 key, the 32 bytes of its seed, mode 0600
 //	enrolment.json   what the plane answered when the key was enrolled
 //	leases/S.json    what runs, or ran when the worker died: written before it begins
-//	runs/S/          the folder of the run or verification S (Task.Folder)
+//	runs/S/          the folder of the run or verification S (Task.Folder), unless PutRuns
+//	                 has said otherwise
 //	kept/S/          copies of files that S is to return, by digest
 //	credentials/     secrets that grants may refer to as file:NAME
 type State struct {
 	dir  string
+	runs string // where the folders of runs stand
 	lock *os.File
 	key  ed25519.PrivateKey
 }
@@ -47,7 +50,7 @@ func OpenState(dir string) (_ *State, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &State{dir: dir}
+	s := &State{dir: dir, runs: filepath.Join(dir, "runs")}
 	for _, d := range []string{dir, s.path("leases"), s.path("runs"), s.path("kept"), s.path("credentials")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("worker's folder: %w", err)
@@ -91,7 +94,28 @@ func (s *State) Close() error { return s.lock.Close() }
 func (s *State) Credentials() string { return s.path("credentials") }
 
 // Runs is the folder below which the folders of runs stand.
-func (s *State) Runs() string { return s.path("runs") }
+func (s *State) Runs() string { return s.runs }
+
+// PutRuns has the folders of runs stand in a folder of this worker's below dir, which
+// others may pass: for commands that run as another user, whom the worker's own folder
+// does not let in.
+func (s *State) PutRuns(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	runs := filepath.Join(dir, "inband-"+strings.TrimPrefix(wire.KeyID(s.Public()), "sha256:")[:16])
+	if err := os.MkdirAll(runs, 0o711); err != nil {
+		return fmt.Errorf("folder of the runs: %w", err)
+	}
+	if info, err := os.Lstat(runs); err != nil || !info.IsDir() {
+		return errors.Join(err, fmt.Errorf("folder of the runs: %s is no folder", runs))
+	} else if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("folder of the runs: %s is another user's, or others may write to it", runs)
+	}
+	s.runs = runs
+	return nil
+}
 
 // Public is the worker's public key.
 func (s *State) Public() ed25519.PublicKey { return s.key.Public().(ed25519.PublicKey) }
@@ -162,6 +186,7 @@ type lease struct {
 	Delegation   string        `json:"delegation"`
 	Fence        int64         `json:"fence"`
 	Boot         string        `json:"boot"`
+	Folder       string        `json:"folder"`            // its Task.Folder
 	Process      *wire.Process `json:"process,omitempty"` // its command, once that stands
 }
 
@@ -174,13 +199,19 @@ func (s *State) keepLease(l lease) error {
 	return writeDurably(s.path("leases", l.Subject+".json"), append(b, '\n'))
 }
 
-// forget removes whatever there is of a subject. What cannot be removed of its files
-// stays and is an error; its lease goes last.
-func (s *State) forget(subject string) error {
+// forget removes whatever there is of a subject, and folder. What cannot be removed of its
+// files stays and is an error; its lease goes last.
+func (s *State) forget(subject, folder string) error {
 	if !safeName(subject) {
 		return fmt.Errorf("%q is no id", subject)
 	}
-	err := errors.Join(removeAll(s.path("runs", subject)), removeAll(s.path("kept", subject)))
+	if folder != "" && filepath.Base(folder) != subject {
+		return fmt.Errorf("%s is no folder of %s", folder, subject)
+	}
+	err := removeAll(s.path("kept", subject))
+	if folder != "" {
+		err = errors.Join(err, removeAll(folder))
+	}
 	if gone := os.Remove(s.path("leases", subject+".json")); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
 		err = errors.Join(err, gone)
 	}
@@ -205,7 +236,7 @@ func (s *State) leases() ([]lease, error) {
 			return nil, err
 		}
 		var l lease
-		if err := json.Unmarshal(b, &l); err != nil || l.Subject != subject || l.Run == "" {
+		if err := json.Unmarshal(b, &l); err != nil || l.Subject != subject || l.Run == "" || !filepath.IsAbs(l.Folder) {
 			return nil, fmt.Errorf("%s is not what a worker writes there; look what of it still runs, then remove it", s.path("leases", e.Name()))
 		}
 		all = append(all, l)

@@ -126,9 +126,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return drained(ctx, err)
 	}
-	for _, subject := range gone { // the plane knows now
-		if err := w.cfg.State.forget(subject); err != nil {
-			w.log.Warn("what an ended run has left cannot be removed", "subject", subject, "err", err)
+	for _, l := range gone { // the plane knows now
+		if err := w.cfg.State.forget(l.Subject, l.Folder); err != nil {
+			w.log.Warn("what an ended run has left cannot be removed", "subject", l.Subject, "err", err)
 		}
 	}
 	w.log.Info("ready", "worker", e.Worker.ID, "role", e.Worker.Role, "boot", w.session.boot, "slots", w.cfg.Slots,
@@ -146,8 +146,8 @@ func drained(ctx context.Context, err error) error {
 
 // clear ends what earlier lives of this worker have left and says what it found of each
 // run. A run of which it cannot tell whether it lives is left out, and stays written
-// down for the next boot. gone are the subjects of which nothing is alive.
-func (w *Worker) clear(ctx context.Context) (found []wire.BootRun, gone []string, err error) {
+// down for the next boot. gone are those of which nothing is alive.
+func (w *Worker) clear(ctx context.Context) (found []wire.BootRun, gone []lease, err error) {
 	all, err := w.cfg.State.leases()
 	if err != nil {
 		return nil, nil, err
@@ -159,7 +159,7 @@ func (w *Worker) clear(ctx context.Context) (found []wire.BootRun, gone []string
 			if l.Process != nil {
 				p = *l.Process
 			}
-			still, err := w.cfg.Runner.End(ctx, w.cfg.State.path("runs", l.Subject), p)
+			still, err := w.cfg.Runner.End(ctx, l.Folder, p)
 			if err != nil {
 				w.log.Error("nobody can tell whether an earlier run is alive; it is tried again at the next start", "subject", l.Subject, "err", err)
 				continue
@@ -173,7 +173,7 @@ func (w *Worker) clear(ctx context.Context) (found []wire.BootRun, gone []string
 			found = append(found, wire.BootRun{Run: l.Run, Live: live})
 		}
 		if len(live) == 0 {
-			gone = append(gone, l.Subject)
+			gone = append(gone, l)
 		} else {
 			w.log.Error("processes of an earlier run cannot be ended", "subject", l.Subject, "live", live)
 		}

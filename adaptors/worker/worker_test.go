@@ -445,7 +445,7 @@ func TestPB027RestartedWorkerReportsItsRuns(t *testing.T) {
 		if _, err := c.say(t.Context(), wire.KindStarted, wire.Started{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := cfg.State.keepLease(lease{Subject: g.Run, Run: g.Run, Delegation: d, Fence: g.Fence, Boot: s.boot, Process: &wire.Process{PID: 9, Start: "9"}}); err != nil {
+		if err := cfg.State.keepLease(lease{Subject: g.Run, Run: g.Run, Delegation: d, Fence: g.Fence, Boot: s.boot, Folder: cfg.State.path("runs", g.Run), Process: &wire.Process{PID: 9, Start: "9"}}); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
