@@ -373,3 +373,30 @@ func TestEnrolmentIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// Every step is described, in the help and in the documentation, and no other.
+func TestFakeIsDocumented(t *testing.T) {
+	described := map[string]bool{}
+	table, _, _ := strings.Cut(FakeHelp, "\n\n")
+	for line := range strings.Lines(table) {
+		if line[0] != ' ' {
+			described[strings.Fields(line)[0]] = true
+		}
+	}
+	for step := range fakeArgs {
+		if !described[step] {
+			t.Errorf("%s is not described", step)
+		}
+		delete(described, step)
+	}
+	for step := range described {
+		t.Errorf("%s is described, and there is no such step", step)
+	}
+	doc, err := os.ReadFile("../../docs/plane.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(doc), "## The fake worker\n") || !strings.Contains(string(doc), FakeHelp) {
+		t.Error("docs/plane.md has another description of scripts than --fake help")
+	}
+}
