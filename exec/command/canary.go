@@ -163,9 +163,30 @@ const (
 	canaryProcesses = 4096    // what else runs as the same user counts
 )
 
-// prove runs one canary in a sandbox like e's that holds no paths but the program's.
+// ProvePolicy starts this program as a canary in a sandbox like that of p, without its
+// paths, and returns what does not hold. Main must call [Canary] and [Helper].
+func ProvePolicy(ctx context.Context, p sandbox.Policy) error {
+	box, err := newSandbox(p)
+	if err != nil {
+		return err
+	}
+	self, file, remove, err := bait(nil)
+	defer remove()
+	if err != nil {
+		return fmt.Errorf("the sandbox cannot be proved: %w", err)
+	}
+	l := box.Layers()
+	e := &executor{confine: newSandbox, user: p.User, scratch: shared}
+	return e.send(ctx, p, self, aim{PID: os.Getpid(), File: file, Network: l.Network, Metadata: l.Metadata, RunAs: l.RunAs})
+}
+
+// prove runs one canary in a sandbox like e's.
 func (e *executor) prove(ctx context.Context, self string, a aim) error {
-	p := policy(&e.op, e.user)
+	return e.send(ctx, policy(&e.op, e.user), self, a)
+}
+
+// send runs one canary in a sandbox like that of p that holds no paths but the program's.
+func (e *executor) send(ctx context.Context, p sandbox.Policy, self string, a aim) error {
 	p.Program, p.Read, p.Write, p.Exec = self, nil, nil, nil
 	p.Limits.NoFile = atLeast(p.Limits.NoFile, canaryFiles)
 	p.Limits.Memory = atLeast(p.Limits.Memory, canaryMemory)

@@ -46,6 +46,7 @@
 // it left and says on what its word rests:
 //
 //   - the machine has been started since;
+//   - the run was over before the worker died;
 //   - the run's namespaces are gone, and with them the kernel has ended all inside;
 //   - everything in the worker's cgroup has been ended by proc.Enclose;
 //   - two passes over all processes found none that could be of the run. What a run starts

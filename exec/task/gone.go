@@ -67,6 +67,8 @@ func (r *Runner) gone(ctx context.Context, folder string, rec *record) (Gone, er
 	proof := func(p pass) string {
 		e := r.config.Enclosure
 		switch {
+		case rec.Over && !rec.Process.Lives():
+			return "its tree was ended, and looked for twice"
 		case rec.Namespaces && !rec.Process.Lives():
 			return "its namespaces are gone"
 		case rec.Worker != self && e != nil && e.Cgroup != "" && e.Cgroup == rec.Cgroup && e.Survivors == 0:

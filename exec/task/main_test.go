@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -19,11 +20,13 @@ import (
 
 	"inband/exec/command"
 	"inband/exec/proc"
+	"inband/exec/sandbox"
 )
 
 // The test binary is also the program that the tests run: with TASK_HELPER set it does
 // what that says.
 func TestMain(m *testing.M) {
+	command.Canary()
 	command.Helper()
 	if mode := os.Getenv("TASK_HELPER"); mode != "" {
 		helper(mode, os.Args[1:])
@@ -102,7 +105,7 @@ func helper(mode string, args []string) {
 			os.WriteFile(args[0], []byte(strconv.Itoa(n)), 0o600)
 		}
 	case "worker": // worker FOLDER HOW MODE ARG...: run the helper MODE until killed
-		runner, err := New(Config{Every: 10 * time.Millisecond})
+		runner, err := New(context.Background(), Config{Every: 10 * time.Millisecond})
 		if err != nil {
 			panic(err)
 		}
@@ -187,9 +190,13 @@ func newRunner(t testing.TB, config Config) *Runner {
 	if config.Grace == 0 {
 		config.Grace = 100 * time.Millisecond
 	}
-	r, err := New(config)
-	if err != nil {
+	r, err := New(t.Context(), config)
+	var missing *sandbox.MissingError
+	if errors.As(err, &missing) {
 		t.Skipf("no sandbox here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return r
 }

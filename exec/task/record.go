@@ -28,6 +28,8 @@ type record struct {
 	// began.
 	Process    proc.Process `json:"process"`
 	Namespaces bool         `json:"namespaces"`
+	// Over says that Run has ended the tree and looked twice.
+	Over bool `json:"over"`
 	// Worker is who started it, in which namespace of pids and which cgroup.
 	Worker proc.Process `json:"worker"`
 	PIDs   string       `json:"pids"`
@@ -64,7 +66,7 @@ func readRecord(root *os.Root) (*record, error) {
 
 // begins notes that p is about to begin.
 func (rec *record) begins(p proc.Process, r *Runner, folder string) {
-	rec.Process, rec.Namespaces, rec.UID = p, r.namespaces, r.uid()
+	rec.Process, rec.Namespaces, rec.UID, rec.Over = p, r.namespaces, r.uid(), false
 	rec.Mark, rec.Filtered = "HOME="+folder+"/"+homeFolder, !r.config.Unconfined
 	rec.Worker, rec.PIDs, rec.Cgroup = proc.Process{}, "", ""
 	if self, err := proc.Identify(os.Getpid()); err == nil {
@@ -78,9 +80,15 @@ func (rec *record) begins(p proc.Process, r *Runner, folder string) {
 	}
 }
 
-// never notes that nothing has begun. If that cannot be written, a later look finds out.
+// never notes that nothing has begun, and over that nothing is left. If that cannot be
+// written, a later look finds out.
 func (rec *record) never(root *os.Root) {
 	rec.Process = proc.Process{}
+	_ = rec.write(root)
+}
+
+func (rec *record) over(root *os.Root) {
+	rec.Over = true
 	_ = rec.write(root)
 }
 

@@ -99,9 +99,10 @@ type Runner struct {
 	runs map[string]bool // the folders of the runs under way
 }
 
-// New returns a Runner. The error says what is wrong with config, or which layers of the
-// sandbox cannot be had here (*sandbox.MissingError). Main must call command.Helper.
-func New(config Config) (*Runner, error) {
+// New returns a Runner. The error says what is wrong with config, which layers of the
+// sandbox cannot be had here (*sandbox.MissingError), or what a process could do that it
+// keeps: one is started to try. Main must call command.Canary and command.Helper.
+func New(ctx context.Context, config Config) (*Runner, error) {
 	for _, d := range []struct {
 		to *int64
 		or int64
@@ -141,11 +142,15 @@ func New(config Config) (*Runner, error) {
 		r.missing = []string{"the sandbox is off: a command may do what this user may"}
 		return r, nil
 	}
-	return r, r.prove()
+	if err := r.prove(ctx); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
-// prove finds out which layers there are, on a sandbox like those of the commands.
-func (r *Runner) prove() error {
+// prove finds out which layers there are, and whether they hold, on a sandbox like those of
+// the commands.
+func (r *Runner) prove(ctx context.Context) error {
 	_, err := proc.Namespaces(r.config.Network == sandbox.NoNetwork || r.config.Network == "")
 	if r.namespaces = err == nil; err != nil {
 		r.missing = append(r.missing, fmt.Sprintf("namespaces: %v", err))
@@ -160,9 +165,15 @@ func (r *Runner) prove() error {
 	if r.config.User == nil && os.Geteuid() == 0 {
 		r.missing = append(r.missing, "run_as: commands run as root, without its capabilities")
 	}
+	policy := r.policy(&Spec{}, "/bin/sh")
 	var spec proc.Spec
-	r.layers, err = command.Confine(&spec, r.policy(&Spec{}, "/bin/sh"))
-	return err
+	if r.layers, err = command.Confine(&spec, policy); err != nil {
+		return err
+	}
+	if err := command.ProvePolicy(ctx, policy); err != nil {
+		return fmt.Errorf("the sandbox does not hold: %w", err)
+	}
+	return nil
 }
 
 // Layers is what confines commands; it is the zero value without a sandbox.
@@ -235,7 +246,7 @@ const (
 type Outcome struct {
 	Started, Ended time.Time
 	Exit           int    // -1 when a signal ended it or the end is not known
-	Signal         string // what ended it, "" if it exited
+	Signal         string // what ended it, as SIGKILL, "" if it exited
 	Stopped        Stop
 	Unknown        string // why it is not known how it ended, "" if it is
 	Tail           string // the end of both streams, at most 4 KiB, without secrets; untrusted
@@ -346,12 +357,14 @@ func (r *Runner) run(ctx context.Context, root *os.Root, spec Spec, report Repor
 	out = Outcome{Started: res.Started, Ended: res.Ended, Exit: res.Exit, Stopped: Stop(res.Stopped), Unknown: res.Why,
 		Tail: strings.ToValidUTF8(string(log.tail), ""), Output: log.bytes.Load(), LeftBehind: res.LeftBehind, Worktree: rec.Worktree, Log: logged}
 	if res.Signal != 0 {
-		out.Signal = res.Signal.String()
+		out.Signal = signalName(res.Signal)
 	}
 	if out.Stopped == Cancelled && errors.Is(context.Cause(ended), errFull) {
 		out.Stopped = Full
 	}
-	r.account(&out, res, spec.Folder, rec)
+	if r.account(&out, res, spec.Folder, rec); out.Checks > 1 {
+		rec.over(root)
+	}
 	return out, nil
 }
 

@@ -79,7 +79,7 @@ func TestHowACommandEnds(t *testing.T) {
 	onBothWays(t, Config{}, func(t *testing.T, r *Runner) {
 		for script, want := range map[string]Outcome{
 			"exit 3":                              {Exit: 3},
-			"kill -9 $$":                          {Exit: -1, Signal: "killed"},
+			"kill -9 $$":                          {Exit: -1, Signal: "SIGKILL"},
 			"echo out; echo err >&2; exit 75":     {Exit: 75, Tail: "out\nerr\n", Output: 8},
 			"echo 1 >../out/x; cat ../out/x":      {Tail: "1\n", Output: 2},
 			"cp /bin/true mine && ./mine":         {},
@@ -168,6 +168,9 @@ func TestTheTreeIsEnded(t *testing.T) {
 				}
 				if left := living(t, folder); len(left) > 0 {
 					t.Errorf("%s, %q: alive: %v", mode, how, left)
+				}
+				if g, err := r.Gone(t.Context(), folder); err != nil || g.Proof == "" || len(g.Ended) > 0 {
+					t.Errorf("%s, %q: asked again: %+v, %v", mode, how, g, err)
 				}
 			}
 		}
@@ -429,6 +432,7 @@ func TestGoneSaysWhatItKnows(t *testing.T) {
 		"never began":   {&record{Unpacked: true}, "the command never began"},
 		"another boot":  {&record{Process: proc.Process{PID: 1, Start: "1@other"}, PIDs: pids}, "the machine has been started since"},
 		"another place": {&record{Process: gone, PIDs: "pid:[1]", Namespaces: true}, ""},
+		"over":          {&record{Process: gone, PIDs: pids, Over: true}, "its tree was ended, and looked for twice"},
 		"namespaces":    {&record{Process: gone, PIDs: pids, Namespaces: true}, "its namespaces are gone"},
 	} {
 		folder := newFolder(t)
@@ -578,7 +582,7 @@ func TestNewRefuses(t *testing.T) {
 		"a path that is not there": {Read: []string{"/nothing/like/it"}}, "a small log": {Log: 10}, "a negative bound": {CPU: -1},
 		"a relative repository": {Repository: "x"}, "no repository": {Repository: "/nothing/like/it"}, "another network": {Network: "some"},
 	} {
-		if _, err := New(c); err == nil {
+		if _, err := New(t.Context(), c); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
