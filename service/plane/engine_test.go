@@ -1188,3 +1188,45 @@ func TestAWorkerThatAbandonsItsRunsFreesThemAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// pb-051: the first schema there is. What comes later adds its fixture here.
+func TestRowsOfEveryStateOutliveAnUpgrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, nil)
+		defer func() { y.close() }()
+		smith := y.hire("smith", ops.Worker)
+		y.bulk(len(States()), smith, time.Now().Add(time.Hour), StandardImplementation)
+		runs := make(map[State]string)
+		y.do(func(tx journal.Tx) error {
+			list, err := texts(tx, `SELECT run FROM dispatch ORDER BY id`)
+			if err != nil {
+				return err
+			}
+			for i, s := range States() {
+				runs[s] = list[i]
+				if _, err := tx.Exec(`UPDATE dispatch SET state = $1, proof = CASE WHEN $1 = 'CANCELLED' THEN 'ended' ELSE '' END WHERE run = $2`, string(s), list[i]); err != nil {
+					return err
+				}
+			}
+			_, err = tx.Exec(`UPDATE dispatch SET recover_at = $1, due_at = $1 WHERE state IN ('UNKNOWN', 'RECOVERING')`, tx.Now().UnixMilli())
+			return err
+		})
+		y.reopen()
+		y.start()
+		y.pass(y.plane.TTL + look)
+		for s, run := range runs {
+			got := State(y.text(`SELECT state FROM dispatch WHERE run = $1`, run))
+			want := s
+			switch s {
+			case Unknown, Recovering:
+				want = Failed // recovered, with a new run after it
+			}
+			if got != want {
+				t.Errorf("a run that was %s is %s, want %s", s, got, want)
+			}
+		}
+		if g := smith.poll(0); g == nil {
+			t.Error("nothing is offered")
+		}
+	})
+}
