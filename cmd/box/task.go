@@ -220,6 +220,12 @@ func newTaskSpec(t worker.Task) (task.Spec, error) {
 	for _, s := range t.Secrets {
 		spec.Secrets = append(spec.Secrets, task.Secret{Ref: s.Ref, Value: s.Value})
 	}
+	if t.Overlay != "" {
+		spec.Overlay = in(filepath.FromSlash(t.Overlay))
+		if _, err := os.Lstat(spec.Overlay); errors.Is(err, fs.ErrNotExist) {
+			spec.Overlay = "" // nothing was returned
+		}
+	}
 	switch revision := t.Grant.Source.Revision; {
 	case revision == "":
 	case strings.HasPrefix(revision, "sha256:"):

@@ -188,3 +188,22 @@ func TestInstructionText(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// What a verifier judges lies over the source.
+func TestTaskRunnerLaysFilesOverTheSource(t *testing.T) {
+	r := newTestRunner(t, nil)
+	k := newTestTask(t, "grep", "-qx", "42", "answer.txt")
+	k.Overlay = worker.TaskFolder + "/" + worker.ReturnedFolder
+	if out, err := r.Run(t.Context(), k, &toldOf{}); err != nil || out.Exit != 2 {
+		t.Errorf("nothing was returned: %+v, %v", out, err)
+	}
+	if err := os.Mkdir(k.Path(worker.TaskFolder, worker.ReturnedFolder), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(k.Path(worker.TaskFolder, worker.ReturnedFolder, "answer.txt"), []byte("42\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := r.Run(t.Context(), k, &toldOf{}); err != nil || out.Exit != 0 {
+		t.Errorf("got %+v, %v", out, err)
+	}
+}

@@ -214,6 +214,9 @@ type Spec struct {
 	Revision string
 	// Digest is that of the source, "" if any will do.
 	Digest string
+	// Overlay, if set, is a folder of the run whose files are copied over those of Work
+	// before the command begins.
+	Overlay string
 	// Deadline is when the command is ended.
 	Deadline time.Time
 	// Progress is a file, below one of Write, whose changes count as progress; "" for none.
@@ -298,6 +301,9 @@ func (r *Runner) run(ctx context.Context, root *os.Root, spec Spec, report Repor
 		return Outcome{}, err
 	}
 	if err := r.source(ctx, root, &spec, rec); err != nil {
+		return Outcome{}, err
+	}
+	if err := r.lay(ctx, root, &spec); err != nil {
 		return Outcome{}, err
 	}
 	program, err := lookup(spec.Argv[0], variable(spec.Env, "PATH"), spec.Work)
@@ -391,7 +397,11 @@ func (s *Spec) check() error {
 	if real, err := filepath.EvalSymlinks(s.Folder); err != nil || real != s.Folder || !filepath.IsAbs(real) {
 		return fmt.Errorf("the run's folder %q: want an absolute path without links", s.Folder)
 	}
-	for _, folder := range slices.Concat([]string{s.Work}, s.Read, s.Write) {
+	folders := slices.Concat([]string{s.Work}, s.Read, s.Write)
+	if s.Overlay != "" {
+		folders = append(folders, s.Overlay)
+	}
+	for _, folder := range folders {
 		if rest, ok := strings.CutPrefix(folder, s.Folder+"/"); !ok || !filepath.IsLocal(rest) || filepath.Clean(folder) != folder {
 			return fmt.Errorf("%q is not below the run's folder", folder)
 		}
@@ -533,6 +543,22 @@ func (r *Runner) uid() int {
 		return int(u.UID)
 	}
 	return os.Geteuid()
+}
+
+// lay lays over the source what is laid over it.
+func (r *Runner) lay(ctx context.Context, root *os.Root, spec *Spec) error {
+	if spec.Overlay == "" {
+		return nil
+	}
+	var both [2]*os.Root
+	for i, folder := range []string{spec.Work, spec.Overlay} {
+		var err error
+		if both[i], err = root.OpenRoot(strings.TrimPrefix(folder, spec.Folder+"/")); err != nil {
+			return fmt.Errorf("what is laid over the source: %w", err)
+		}
+		defer both[i].Close()
+	}
+	return overlay(ctx, both[0], both[1], r.config.Source, r.owner())
 }
 
 // source puts the source into the working folder, unless an earlier run has.
