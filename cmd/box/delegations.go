@@ -289,13 +289,13 @@ it is closed.`,
 		ValidArgsFunction: a.completeIDs(routeDelegations, "delegations", "delegation", "state"),
 		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			end, err := a.watch(ctx, c, args[0])
-			if lost := new(exitError); err != nil && (ctx.Err() != nil || errors.As(err, &lost) && lost.code == ops.ExitUnreachable) {
+			var lost *exitError
+			if err != nil && (ctx.Err() != nil || errors.As(err, &lost) && lost.code == ops.ExitUnreachable) {
 				a.notice("the work goes on: box delegations watch %s", args[0])
 			}
 			if err != nil || end.State == "COMPLETED" {
 				return err
 			}
-			a.answered = true
 			return &exitError{code: ops.ExitFailed, err: fmt.Errorf("%s ended as %s: %s", end.Delegation, end.State, end.Reason),
 				hint: "box delegations show " + end.Delegation + " has all of it"}
 		}),

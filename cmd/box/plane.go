@@ -15,7 +15,7 @@ import (
 // planeShown is the answer of GET /v1/plane.
 type planeShown struct {
 	State         string           `json:"state"`
-	Term          int64            `json:"fence_term"`
+	Term          int64            `json:"term"`
 	HoldUntil     *time.Time       `json:"hold_until"`
 	ChangedAt     *time.Time       `json:"changed_at"`
 	Delegations   map[string]int64 `json:"delegations"`

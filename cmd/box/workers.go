@@ -13,7 +13,7 @@ import (
 
 // workerListing is a worker or a verifier as GET /v1/workers lists it.
 type workerListing struct {
-	ID              string     `json:"id"`
+	ID              string     `json:"worker"`
 	Role            string     `json:"role"`
 	State           string     `json:"state"`
 	KeyID           string     `json:"key_id"`
@@ -88,7 +88,7 @@ func (a *app) workersShowCommand() *cobra.Command {
 its clock is from the gateway's, and the leases that it has now.`,
 		Example:           "  box workers show builder",
 		Args:              exactly("the worker"),
-		ValidArgsFunction: a.completeIDs(routeWorkers, "workers", "id", "role"),
+		ValidArgsFunction: a.completeIDs(routeWorkers, "workers", "worker", "role"),
 		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			var w workerListing
 			raw, err := c.get(ctx, request{route: routeWorker, names: args}, &w)
@@ -189,7 +189,7 @@ func (a *app) workersRevokeCommand() *cobra.Command {
 from then on decides nothing; what it held is looked after as if it had vanished.`,
 		Example:           "  box workers revoke builder",
 		Args:              exactly("the worker"),
-		ValidArgsFunction: a.completeIDs(routeWorkers, "workers", "id", "role"),
+		ValidArgsFunction: a.completeIDs(routeWorkers, "workers", "worker", "role"),
 		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			return a.worker(ctx, c, request{route: routeRevokeWorker, names: args, again: true})
 		}),
@@ -207,7 +207,7 @@ that again.`,
 		Example: `  box workers drain builder
   box workers drain builder --off`,
 		Args:              exactly("the worker"),
-		ValidArgsFunction: a.completeIDs(routeWorkers, "workers", "id", "role"),
+		ValidArgsFunction: a.completeIDs(routeWorkers, "workers", "worker", "role"),
 		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
 			body := struct {
 				Off bool `json:"off,omitempty"`
