@@ -79,13 +79,18 @@ func (s *Server) artifactRoutes() {
 	})
 }
 
-// sendArtifact answers with the bytes of an artifact.
+// sendArtifact answers with the bytes of an artifact, which take a place among the streams.
 func (s *Server) sendArtifact(ctx context.Context, in *bytesInput) (*eventsOutput, error) {
 	f, err := s.artifacts.Open(ctx, caller(ctx), in.Digest)
 	if err != nil {
 		return nil, s.problem(ctx, err)
 	}
-	return s.sendBytes(ctx, f, in.Digest, in.IfNoneMatch)
+	leave, fault := s.enter(caller(ctx).ID)
+	if fault != nil {
+		f.Close()
+		return nil, s.problem(ctx, fault)
+	}
+	return s.sendBytes(ctx, f, in.Digest, in.IfNoneMatch, leave), nil
 }
 
 // bytesResponses are the answers of a route that sends bytes, with others as pairs of
@@ -103,13 +108,8 @@ func bytesResponses(schemas huma.Registry, others ...string) map[string]*huma.Re
 	return m
 }
 
-// sendBytes answers with f, which takes a place among the streams, and closes it.
-func (s *Server) sendBytes(ctx context.Context, f *service.ArtifactBytes, digest, ifNoneMatch string) (*eventsOutput, error) {
-	leave, fault := s.enter(caller(ctx).ID)
-	if fault != nil {
-		f.Close()
-		return nil, s.problem(ctx, fault)
-	}
+// sendBytes answers with f, then closes it and gives its place back with leave.
+func (s *Server) sendBytes(ctx context.Context, f *service.ArtifactBytes, digest, ifNoneMatch string, leave func()) *eventsOutput {
 	return &eventsOutput{func(hc huma.Context) {
 		defer leave()
 		defer f.Close()
@@ -134,7 +134,7 @@ func (s *Server) sendBytes(ctx context.Context, f *service.ArtifactBytes, digest
 			s.log.LogAttrs(ctx, slog.LevelError, "bytes of an artifact not sent whole", slog.String("request", requestID(ctx)), slog.String("digest", digest), slog.Any("err", err))
 			panic(http.ErrAbortHandler) // a part must not look whole
 		}
-	}}, nil
+	}}
 }
 
 // matches reports whether an If-None-Match header names the entity tag of digest

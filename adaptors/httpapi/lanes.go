@@ -24,6 +24,7 @@ const (
 	strangersLane = "strangers" // of workers before they have a token
 	workersLane   = "workers"   // of workers and verifiers
 	pollsLane     = "polls"     // theirs that wait for work
+	filesLane     = "files"     // theirs that bring or fetch bytes, which takes a while
 )
 
 // lane is the places of one kind of requests.
@@ -60,7 +61,7 @@ func isEnvelope(op *huma.Operation) bool {
 // forWorkers reports whether op is for workers and verifiers only.
 func forWorkers(op *huma.Operation) bool {
 	name := laneOf(op)
-	return name == workersLane || name == pollsLane
+	return name == workersLane || name == pollsLane || name == filesLane
 }
 
 // RefusedWorkers is how many requests of workers had no valid token since the start.

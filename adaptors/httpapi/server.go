@@ -111,6 +111,7 @@ type Limits struct {
 	Workers     int           // requests of workers and verifiers under way, beside Requests; more are Busy (256)
 	Polls       int           // of them, those that wait for work, beside Workers; more are Busy (1024)
 	OwnPolls    int           // of them, those of one identity (8)
+	Files       int           // pieces of files that workers send or fetch, beside Workers; more are Busy (64)
 	Header      int           // bytes of a request's header (32 KiB)
 	Requests    int           // requests under way, the last eighth for operators only; more are Busy (512)
 	Connections int           // connections; more wait in the system's queue (2048)
@@ -127,13 +128,13 @@ type Limits struct {
 func (l Limits) withDefaults() (Limits, error) {
 	standard := Limits{
 		Body: 64 << 10, Reply: 1 << 20, Event: 1 << 20, Events: 64, Header: 32 << 10, Requests: 512, Connections: 2048,
-		Strangers: 64, StrangeRate: 50, Workers: 256, Polls: 1024, OwnPolls: 8, Streams: 64, OwnStreams: 8,
+		Strangers: 64, StrangeRate: 50, Workers: 256, Polls: 1024, OwnPolls: 8, Files: 64, Streams: 64, OwnStreams: 8,
 		ReadHeader: 10 * time.Second, Read: 30 * time.Second, Write: 30 * time.Second, Idle: 2 * time.Minute,
 		Wait: 10 * time.Minute, Heartbeat: 15 * time.Second,
 	}
 	ok := orStandard(&l.Body, standard.Body) && orStandard(&l.Reply, standard.Reply) && orStandard(&l.Event, standard.Event) && orStandard(&l.Events, standard.Events) && orStandard(&l.Header, standard.Header) &&
 		orStandard(&l.Strangers, standard.Strangers) && orStandard(&l.StrangeRate, standard.StrangeRate) &&
-		orStandard(&l.Workers, standard.Workers) && orStandard(&l.Polls, standard.Polls) && orStandard(&l.OwnPolls, standard.OwnPolls) &&
+		orStandard(&l.Workers, standard.Workers) && orStandard(&l.Polls, standard.Polls) && orStandard(&l.OwnPolls, standard.OwnPolls) && orStandard(&l.Files, standard.Files) &&
 		orStandard(&l.Requests, standard.Requests) && orStandard(&l.Connections, standard.Connections) &&
 		orStandard(&l.Streams, standard.Streams) && orStandard(&l.OwnStreams, standard.OwnStreams) &&
 		orStandard(&l.ReadHeader, standard.ReadHeader) && orStandard(&l.Read, standard.Read) &&
@@ -221,6 +222,7 @@ func New(c Config) (*Server, error) {
 			strangersLane: newLane(limits.Strangers, "requests without a token are being served"),
 			workersLane:   newLane(limits.Workers, "requests of workers are being served"),
 			pollsLane:     newLane(limits.Polls, "workers wait for work"),
+			filesLane:     newLane(limits.Files, "files of workers come or go"),
 		},
 		unknown:  newStrangers(limits.StrangeRate),
 		stopping: make(chan struct{}),

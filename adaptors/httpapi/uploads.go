@@ -33,7 +33,10 @@ type UploadState wire.Uploading
 // which are taken as they come.
 const bytesKey = "bytes"
 
-var uploadRoute = map[string]any{laneKey: workersLane, bytesKey: true}
+var (
+	uploadRoute = map[string]any{laneKey: filesLane, bytesKey: true}
+	fetchRoute  = map[string]any{laneKey: filesLane}
+)
 
 func takesBytes(op *huma.Operation) bool {
 	is, _ := op.Metadata[bytesKey].(bool)
@@ -106,14 +109,8 @@ func (s *Server) uploadRoutes() {
 		if err != nil {
 			return nil, s.problem(ctx, ops.Faultf(ops.BadRequest, "the header Upload-Offset is no number of bytes"))
 		}
-		by := caller(ctx)
-		leave, fault := s.enter(by.ID)
-		if fault != nil {
-			return nil, s.problem(ctx, fault)
-		}
-		defer leave()
 		body := arriving(ctx)
-		u, err := s.plane.Append(ctx, by, in.ID, offset, body)
+		u, err := s.plane.Append(ctx, caller(ctx), in.ID, offset, body)
 		if broken := body.broken(); err != nil && broken != nil {
 			err = broken
 		}
@@ -123,7 +120,7 @@ func (s *Server) uploadRoutes() {
 		OperationID: "plane.artifact", Method: http.MethodGet, Path: "/v1/plane/artifacts/{digest}", Summary: "Bytes that a lease names",
 		Description: "For workers and verifiers, with the token of their boot: the source of the work, what earlier attempts or the run to be verified have left, " +
 			"and what a worker's own runs have left. An answer that is complete is right; one that is not breaks off before its last byte.",
-		Security: withToken, Metadata: workerRoute, Responses: bytesResponses(schemas),
+		Security: withToken, Metadata: fetchRoute, Responses: bytesResponses(schemas),
 	}, func(ctx context.Context, in *fetchInput) (*eventsOutput, error) {
 		if s.plane == nil {
 			return nil, s.problem(ctx, noPlane)
@@ -132,7 +129,7 @@ func (s *Server) uploadRoutes() {
 		if err != nil {
 			return nil, s.problem(ctx, err)
 		}
-		return s.sendBytes(ctx, f, in.Digest, "")
+		return s.sendBytes(ctx, f, in.Digest, "", func() {}), nil
 	})
 }
 

@@ -286,10 +286,10 @@ func (g *gateway) plain() *http.Client {
 	return &http.Client{Transport: t}
 }
 
-// Pieces take places among the streams, so that slow ones cannot take all requests.
-func TestUploadsAreStreams(t *testing.T) {
+// Pieces have places of their own, so that slow ones keep nobody else out.
+func TestUploadsHaveALane(t *testing.T) {
 	y := newYard(t)
-	g := withPlane(t, y, Limits{OwnStreams: 1})
+	g := withPlane(t, y, Limits{Files: 1})
 	b := random(1000)
 	up := y.begin(t, b)
 	r, w := io.Pipe()
@@ -312,6 +312,7 @@ func TestUploadsAreStreams(t *testing.T) {
 			t.Fatalf("beside the first: %s", a)
 		}
 	}
+	g.get("wk", "/v1/plane/uploads/"+string(other.ID), &UploadState{})
 	w.Close()
 	if resp := <-first; resp != nil {
 		if a := g.read(resp); a.status != 200 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"inband/exec/command"
 	"inband/ops"
 	"inband/service/artifacts"
+	"inband/service/plane/wire"
 )
 
 func (s stateFolder) artifacts() string { return filepath.Join(string(s), "artifacts") }
@@ -43,24 +46,51 @@ type artifactListing struct {
 	Kind      string    `json:"kind"`
 	Bytes     int64     `json:"bytes"`
 	Call      string    `json:"call"`
+	Run       string    `json:"run"`
 	By        identity  `json:"by"`
 	CreatedAt time.Time `json:"created_at"`
 }
 
+// attestationListing is what a worker has signed, as GET /v1/artifacts/{digest} lists it.
+type attestationListing struct {
+	Name     string `json:"name"`
+	Run      string `json:"run"`
+	Producer string `json:"producer"`
+	Fence    int64  `json:"fence"`
+	Key      string `json:"key"`
+	Revision string `json:"revision"`
+	Test     *struct {
+		Command []string `json:"command"`
+		Exit    int      `json:"exit"`
+	} `json:"test"`
+	CapturedAt time.Time       `json:"captured_at"`
+	Envelope   json.RawMessage `json:"envelope"`
+}
+
+// tested says what the test said.
+func (l attestationListing) tested() string {
+	if l.Test == nil {
+		return "no test"
+	}
+	return fmt.Sprintf("exit %d: %s", l.Test.Exit, strings.Join(l.Test.Command, " "))
+}
+
 func (a *app) artifactsCommand() *cobra.Command {
 	cmd := a.artifactList("artifacts", a.subcommandOnly)
-	cmd.Short = "List published files, newest first; show, get or verify one"
-	cmd.Long = `List the files that calls have published, newest first. An op publishes files when its
-op file says so (publish); their bytes are kept in the state folder under their digest,
-sha256 of the bytes. Who may read a call's output may read what it published.`
+	cmd.Short = "List published files, newest first; show, get, verify or collect them"
+	cmd.Long = `List the files that calls have published and runs of workers have left, newest first.
+An op publishes files when its op file says so (publish); all bytes are kept in the
+state folder under their digest, sha256 of the bytes. Who may read a call's output may
+read what it published, and what came of the work that it ordered.`
 	cmd.Example = `  box artifacts
   box artifacts --limit 500 --jsonl
   box artifacts get sha256:9f86… -o report.txt`
 	list := a.artifactList("list", exactly())
 	list.Short = "List published files, newest first"
-	list.Long = "List the files that calls have published, newest first. box artifacts does the same."
+	list.Long = `List the files that calls have published and runs of workers have left, newest first.
+box artifacts does the same.`
 	list.Example = "  box artifacts list --limit 0 --jsonl"
-	cmd.AddCommand(list, a.artifactsShowCommand(), a.artifactsGetCommand(), a.artifactsVerifyCommand())
+	cmd.AddCommand(list, a.artifactsShowCommand(), a.artifactsGetCommand(), a.artifactsVerifyCommand(), a.artifactsCollectCommand())
 	return cmd
 }
 
@@ -90,21 +120,26 @@ func (a *app) artifactList(use string, args cobra.PositionalArgs) *cobra.Command
 	return a.speaks(cmd)
 }
 
+// artifactShowing is an artifact as GET /v1/artifacts/{digest} shows it.
+type artifactShowing struct {
+	Digest    string               `json:"digest"`
+	Bytes     int64                `json:"bytes"`
+	Published []artifactListing    `json:"published"`
+	Attested  []attestationListing `json:"attested"`
+}
+
 func (a *app) artifactsShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show DIGEST",
-		Short: "Show who published some bytes, and as what",
-		Long: `Show what is known of the bytes of a digest: how many there are, and each time that a
-call published them, the newest first, as far as you may see it.`,
+		Short: "Show who published some bytes, as what, and what was signed of them",
+		Long: `Show what is known of the bytes of a digest: how many there are, each time that a call
+published them or a run left them, the newest first, as far as you may see it, and what
+workers have signed of them. box artifacts verify DIGEST proves that.`,
 		Example:           "  box artifacts show sha256:9f86…",
 		Args:              exactly("the digest"),
 		ValidArgsFunction: a.completeIDs(routeArtifacts, "artifacts", "digest", "name"),
 		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
-			var got struct {
-				Digest    string            `json:"digest"`
-				Bytes     int64             `json:"bytes"`
-				Published []artifactListing `json:"published"`
-			}
+			var got artifactShowing
 			raw, err := c.get(ctx, request{route: routeArtifact, names: args}, &got)
 			if err != nil {
 				return err
@@ -115,9 +150,19 @@ call published them, the newest first, as far as you may see it.`,
 			if err := a.printf("%-10s%s\n%-10s%d\n\n", "digest", clean(got.Digest), "bytes", got.Bytes); err != nil {
 				return err
 			}
-			t := newTable("KIND", "BY", "PUBLISHED", "CALL", "NAME")
+			t := newTable("KIND", "BY", "PUBLISHED", "FROM", "NAME")
 			for _, p := range got.Published {
-				t.row(p.Kind, p.By.ID, stamp(p.CreatedAt), p.Call, p.Name)
+				t.row(p.Kind, p.By.ID, stamp(p.CreatedAt), p.Call+p.Run, p.Name) // it has one of them
+			}
+			if err := a.print(t); err != nil || len(got.Attested) == 0 {
+				return err
+			}
+			if err := a.printf("\n"); err != nil {
+				return err
+			}
+			t = newTable("SIGNED BY", "RUN", "REVISION", "CAPTURED", "TEST", "NAME")
+			for _, l := range got.Attested {
+				t.row(l.Producer, l.Run, l.Revision, stamp(l.CapturedAt), l.tested(), l.Name)
 			}
 			return a.print(t)
 		}),
@@ -249,15 +294,25 @@ func (c *client) artifactFile(ctx context.Context, digest, path string) (n int64
 
 func (a *app) artifactsVerifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "verify",
-		Short: "Have the gateway read every artifact and compare it with its digest",
-		Long: `Have the gateway read the bytes of every artifact and compare them with their digest.
-What is gone or damaged is listed, and the exit code is 1: restore those files from a
-backup of the state folder's artifacts/. Operators only.`,
+		Use:   "verify [DIGEST]",
+		Short: "Prove what was signed of one artifact, or have the gateway check all bytes",
+		Long: `With a digest: get the bytes, compare them with it, and prove what workers have signed
+of them, each with the key that the worker is enrolled with. The exit code is 1 if the
+bytes or a signature are not right, or a key cannot be had. Nothing the gateway says of
+an attestation is believed; that a key is the worker's is.
+
+Without one: have the gateway read the bytes of every artifact and compare them with
+their digest. What is gone or damaged is listed, and the exit code is 1: restore those
+files from a backup of the state folder's artifacts/. Operators only.`,
 		Example: `  box artifacts verify
+  box artifacts verify sha256:9f86…
   box artifacts verify --json`,
-		Args: exactly(),
-		RunE: a.asking(func(ctx context.Context, c *client, _ []string) error {
+		Args:              atMost(1),
+		ValidArgsFunction: a.completeIDs(routeArtifacts, "artifacts", "digest", "name"),
+		RunE: a.asking(func(ctx context.Context, c *client, args []string) error {
+			if len(args) == 1 {
+				return a.verifyArtifact(ctx, c, args[0])
+			}
 			var got struct {
 				Artifacts int `json:"artifacts"`
 				Found     []struct {
@@ -290,6 +345,144 @@ backup of the state folder's artifacts/. Operators only.`,
 				err = &exitError{code: ops.ExitFailed, err: fmt.Errorf("%s gone or damaged", count(int64(len(got.Found)), "artifact"))}
 			}
 			return err
+		}),
+	}
+	return a.speaks(cmd)
+}
+
+// proved is what came of one attestation.
+type proved struct {
+	Name      string               `json:"name"`
+	Run       string               `json:"run"`
+	Producer  string               `json:"producer"`
+	Key       string               `json:"key"`
+	Proved    bool                 `json:"proved"`
+	Why       string               `json:"why,omitempty"` // it is not
+	Statement *artifacts.Statement `json:"statement,omitempty"`
+}
+
+// verifyArtifact compares the bytes of digest with it and proves what was signed of them.
+func (a *app) verifyArtifact(ctx context.Context, c *client, digest string) error {
+	var got artifactShowing
+	if _, err := c.get(ctx, request{route: routeArtifact, names: []string{digest}}, &got); err != nil {
+		return err
+	}
+	n, err := c.artifact(ctx, digest, io.Discard)
+	if err != nil {
+		return err
+	}
+	report := struct {
+		Digest   string   `json:"digest"`
+		Bytes    int64    `json:"bytes"`
+		OK       bool     `json:"ok"`
+		Attested []proved `json:"attested"`
+	}{digest, n, true, []proved{}}
+	keys := make(map[string]ed25519.PublicKey)
+	t := newTable("SIGNED BY", "RUN", "PROVED", "TEST", "NAME")
+	wrong := 0
+	for _, l := range got.Attested {
+		p := proved{Name: l.Name, Run: l.Run, Producer: l.Producer, Key: l.Key}
+		key, err := c.workerKey(ctx, keys, l.Producer)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			p.Statement, err = prove(l, digest, key)
+		}
+		says := "yes"
+		if p.Proved = err == nil; !p.Proved {
+			p.Why, report.OK = err.Error(), false
+			says = "NO: " + p.Why
+			wrong++
+		}
+		report.Attested = append(report.Attested, p)
+		t.row(l.Producer, l.Run, says, l.tested(), l.Name)
+	}
+	switch {
+	case a.json || a.jsonl:
+		err = a.document(report)
+	default:
+		if err = a.printf("%s, as the digest says; %s\n", count(n, "byte"), count(int64(len(got.Attested)), "attestation")); err == nil && len(got.Attested) > 0 {
+			err = a.print(t)
+		}
+	}
+	if err == nil && wrong > 0 {
+		err = &exitError{code: ops.ExitFailed, err: fmt.Errorf("%s not proved", count(int64(wrong), "attestation"))}
+	}
+	return err
+}
+
+// workerKey is the key that a worker is enrolled with.
+func (c *client) workerKey(ctx context.Context, known map[string]ed25519.PublicKey, worker string) (ed25519.PublicKey, error) {
+	if key, ok := known[worker]; ok {
+		return key, nil
+	}
+	var w struct {
+		PublicKey ed25519.PublicKey `json:"public_key"`
+	}
+	if _, err := c.get(ctx, request{route: routeWorker, names: []string{worker}}, &w); err != nil {
+		return nil, fmt.Errorf("its key cannot be had: %w", err)
+	}
+	known[worker] = w.PublicKey
+	return w.PublicKey, nil
+}
+
+// prove proves that l is signed by key and says what is listed of it, about the bytes of
+// digest.
+func prove(l attestationListing, digest string, key ed25519.PublicKey) (*artifacts.Statement, error) {
+	s, err := wire.Read(l.Envelope, artifacts.MaxStatement)
+	if err != nil {
+		return nil, err
+	}
+	if s.Type != artifacts.AttestationType {
+		return nil, errors.New("it is signed as something else")
+	}
+	if err := s.Prove(key); err != nil {
+		return nil, err
+	}
+	st, err := artifacts.ReadStatement(s.Payload)
+	if err != nil {
+		return nil, err
+	}
+	p := st.Predicate
+	listed := attestationListing{Name: l.Name, Run: l.Run, Producer: l.Producer, Fence: l.Fence, Key: l.Key}
+	if string(st.Digest()) != digest {
+		return nil, errors.New("it is about other bytes")
+	}
+	if said := (attestationListing{Name: st.Name(), Run: p.Run, Producer: string(p.Producer), Fence: p.Fence, Key: s.KeyID}); !reflect.DeepEqual(said, listed) {
+		return nil, errors.New("it does not say what the gateway lists of it")
+	}
+	return &st, nil
+}
+
+func (a *app) artifactsCollectCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "collect",
+		Short: "Remove bytes that nothing names, and uploads that are over",
+		Long: `Remove kept bytes that nothing in the journal names and that are a day old, such as those
+of a call that failed after it had kept some, and uploads whose 24 hours are over. The
+gateway does the same every hour by itself. Operators only.`,
+		Example: "  box artifacts collect",
+		Args:    exactly(),
+		RunE: a.asking(func(ctx context.Context, c *client, _ []string) error {
+			var got struct {
+				Files   int64 `json:"files"`
+				Uploads int64 `json:"uploads"`
+				Bytes   int64 `json:"bytes"`
+				Usage   struct {
+					Bytes int64 `json:"bytes"`
+					Quota int64 `json:"quota"`
+				} `json:"usage"`
+			}
+			raw, err := c.get(ctx, request{route: routeCollectArtifacts, again: true}, &got)
+			if err != nil {
+				return err
+			}
+			if a.json || a.jsonl {
+				return a.document(raw)
+			}
+			return a.printf("removed %s and %s: %s; %s of %s taken\n", count(got.Files, "file"), count(got.Uploads, "upload"),
+				size(got.Bytes), size(got.Usage.Bytes), size(got.Usage.Quota))
 		}),
 	}
 	return a.speaks(cmd)

@@ -71,6 +71,8 @@ var (
 	routeArtifact        = route{http.MethodGet, "/v1/artifacts/{digest}"}
 	routeArtifactBytes   = route{http.MethodGet, "/v1/artifacts/{digest}/bytes"}
 	routeVerifyArtifacts = route{http.MethodPost, "/v1/artifacts/verify"}
+
+	routeCollectArtifacts = route{http.MethodPost, "/v1/artifacts/collect"}
 )
 
 // routes lists them all, for the test.
@@ -80,7 +82,7 @@ var routes = []route{
 	routeStop, routeStart, routePreview,
 	routeAudit, routeCheckpoint, routeVerify, routeExport,
 	routeOutbox, routeRetry,
-	routeEnrol, routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts,
+	routeEnrol, routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts, routeCollectArtifacts,
 	routeTimers, routeTimer, routePauseTimer, routeResumeTimer, routeRunTimer, routeWakes, routeWake,
 	routeDelegations, routeDelegation, routeCancelDelegation, routeResolveDelegation, routeRetryDelegation,
 	routeWorkers, routeWorker, routeInvite, routeRevokeWorker, routeDrainWorker, routePlane, routePlaneState, routeFenceTerm,
