@@ -1062,7 +1062,7 @@ func TestWorkThatNobodyCanDoUsesNoAttempt(t *testing.T) {
 	inYard(t, nil, func(t *testing.T, y *yard) {
 		old := y.hire("old", ops.Worker)
 		d := y.spawn(`{"task":"x","capabilities":["v2"]}`)
-		for range 2*page + some {
+		for range 2*page + 9 {
 			y.spawn(`{"task":"x","capabilities":["v2"]}`)
 		}
 		plain := y.spawn("")
@@ -1081,7 +1081,7 @@ func TestWorkThatNobodyCanDoUsesNoAttempt(t *testing.T) {
 			t.Errorf("attempts %d, fence %d, %s", h.delegation.attempts, h.delegation.lastFence, h.run.state)
 		}
 		g, err := y.plane.Gauges(t.Context())
-		if err != nil || g.NoAbleWorker != 2*page+some+1 || g.Waiting != g.NoAbleWorker {
+		if err != nil || g.NoAbleWorker != 2*page+10 || g.Waiting != g.NoAbleWorker {
 			t.Errorf("gauges %+v, %v", g, err)
 		}
 		able := y.hire("new", ops.Worker, StandardImplementation, "v2")

@@ -21,7 +21,7 @@ const MaxWait = 60 * time.Second
 
 const (
 	maxNonce = 64   // bytes
-	page     = 32   // dispatches that a transaction looks at for one worker
+	page     = 256  // dispatches that are read at a time
 	maxPolls = 4096 // that wait at a time
 )
 
@@ -43,19 +43,10 @@ func (p *Plane) Poll(ctx context.Context, by ops.Identity, q wire.Poll) ([]byte,
 	if err := p.settleClock(ctx); err != nil {
 		return nil, stored(err)
 	}
-	who, err := p.poller(ctx, by, q.Boot)
-	if err != nil {
-		return nil, err
-	}
-	w := &waiter{role: who.role, skills: who.skills, ready: make(chan struct{}, 1)}
-	if !p.offers.join(w) {
-		return nil, ops.Faultf(ops.Busy, "%d polls wait already; try again later", maxPolls)
-	}
-	defer p.offers.leave(w)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	for {
-		grant, err := p.offer(ctx, by, q, received)
+	for w := (*waiter)(nil); ; {
+		who, grant, err := p.offer(ctx, by, q, received)
 		if err != nil {
 			return nil, stored(err)
 		}
@@ -63,6 +54,14 @@ func (p *Plane) Poll(ctx context.Context, by ops.Identity, q wire.Poll) ([]byte,
 			p.counts.add("polls", "granted", 1)
 			envelope, _, err := wire.Seal(p.Key, wire.KindGrant, grant)
 			return envelope, err
+		}
+		if w == nil { // Once in line it looks again, since something may have come meanwhile.
+			w = &waiter{role: who.role, skills: who.skills, ready: make(chan struct{}, 1)}
+			if !p.offers.join(w) {
+				return nil, ops.Faultf(ops.Busy, "%d polls wait already; try again later", maxPolls)
+			}
+			defer p.offers.leave(w)
+			continue
 		}
 		select {
 		case <-w.ready:
@@ -78,14 +77,61 @@ func (p *Plane) Poll(ctx context.Context, by ops.Identity, q wire.Poll) ([]byte,
 	}
 }
 
-// poller is who polls, if it may.
-func (p *Plane) poller(ctx context.Context, by ops.Identity, boot string) (who principalRow, err error) {
-	known := false
-	if err := p.store.View(ctx, func(tx journal.Tx) (err error) {
-		who, known, err = p.principal(tx, by.ID)
-		return err
-	}); err != nil {
-		return who, stored(err)
+// offer looks for work for by and leases it, nil if there is none now. It looks without
+// writing first, unless the last look of anybody for such work has found some. who is by's
+// row.
+func (p *Plane) offer(ctx context.Context, by ops.Identity, q wire.Poll, received time.Time) (who principalRow, grant *wire.Grant, err error) {
+	for range rounds {
+		var found []string
+		if !p.offers.likely(by.ID) {
+			if err := p.store.View(ctx, func(tx journal.Tx) error {
+				grant, found = nil, nil
+				if who, err = p.speaker(tx, by, q.Boot); err != nil {
+					return err
+				}
+				if who.nonce == q.Nonce {
+					grant, err = p.granted(tx, who)
+					return err
+				}
+				found, err = p.find(tx, who)
+				return err
+			}); err != nil || grant != nil || len(found) == 0 {
+				return who, grant, err
+			}
+		}
+		err = p.store.Update(ctx, func(tx journal.Tx) error {
+			grant = nil
+			if p.jumped() {
+				return errJumped
+			}
+			if who, err = p.speaker(tx, by, q.Boot); err != nil {
+				return err
+			}
+			grant, err = p.take(tx, who, q.Nonce, found, received)
+			return err
+		})
+		p.offers.learn(by.ID, err == nil && grant != nil)
+		switch {
+		case errors.Is(err, errJumped):
+			if err := p.settleClock(ctx); err != nil {
+				return who, nil, err
+			}
+		case err != nil && !errors.Is(err, ErrStaleRow), grant != nil:
+			return who, grant, err
+		}
+		// Somebody else was quicker with all that was found; there may be more.
+	}
+	return who, nil, nil
+}
+
+// rounds bounds how often a poll looks again at once because others were quicker.
+const rounds = 8
+
+// speaker is who polls, if it may.
+func (p *Plane) speaker(tx journal.Tx, by ops.Identity, boot string) (principalRow, error) {
+	who, known, err := p.principal(tx, by.ID)
+	if err != nil {
+		return who, err
 	}
 	if f := speaks(who, known, by, boot); f != nil {
 		return who, f
@@ -93,77 +139,33 @@ func (p *Plane) poller(ctx context.Context, by ops.Identity, boot string) (who p
 	return who, nil
 }
 
-// offer looks for work for by and leases it, nil if there is none now. It looks without
-// writing first, unless there is a reason to think that there is some.
-func (p *Plane) offer(ctx context.Context, by ops.Identity, q wire.Poll, received time.Time) (grant *wire.Grant, err error) {
-	var who principalRow
-	var found []string
-	if err := p.store.View(ctx, func(tx journal.Tx) error {
-		grant, found = nil, nil
-		known := false
-		if who, known, err = p.principal(tx, by.ID); err != nil {
-			return err
-		}
-		if f := speaks(who, known, by, q.Boot); f != nil {
-			return f
-		}
-		if who.nonce == q.Nonce {
-			grant, err = p.granted(tx, who, received)
-			return err
-		}
-		found, err = p.find(tx, who)
-		return err
-	}); err != nil || grant != nil || len(found) == 0 {
-		return grant, err
+// take leases who the first thing that can be had, nil if there is none. found is where to
+// look first.
+func (p *Plane) take(tx journal.Tx, who principalRow, nonce string, found []string, received time.Time) (grant *wire.Grant, err error) {
+	if who.nonce == nonce {
+		return p.granted(tx, who)
 	}
-	err = p.store.Update(ctx, func(tx journal.Tx) error {
-		grant = nil
-		if p.jumped() {
-			return errJumped
+	if !who.offered() || tx.Now().Before(who.grantsAt) {
+		return nil, nil
+	}
+	if who.role == ops.Verifier {
+		grant, err = p.offerVerification(tx, who, nonce)
+	} else {
+		if len(found) == 0 {
+			if found, err = p.search(tx, who, 1); err != nil {
+				return nil, err
+			}
 		}
-		who, known, err := p.principal(tx, by.ID)
-		if err != nil {
-			return err
-		}
-		if f := speaks(who, known, by, q.Boot); f != nil {
-			return f
-		}
-		if who.nonce == q.Nonce {
-			grant, err = p.granted(tx, who, received)
-			return err
-		}
-		if !who.offered() || tx.Now().Before(who.grantsAt) {
-			return nil
-		}
-		if who.role == ops.Verifier {
-			grant, err = p.offerVerification(tx, who, q.Nonce)
-		} else {
-			grant, err = p.lease(tx, who, q.Nonce, found)
-		}
-		if err != nil || grant == nil {
-			return err
-		}
-		// It is counted from when the poll was sent, which is not after it came.
-		grant.TTLMS += time.Since(received).Milliseconds()
-		_, err = tx.Exec(`UPDATE principal SET nonce = $1, granted = $2, seen_at = $3 WHERE id = $4`,
-			q.Nonce, grant.Subject()+" "+strconv.FormatInt(grant.Fence, 10), tx.Now().UnixMilli(), string(who.id))
-		return err
-	})
-	switch {
-	case errors.Is(err, errJumped):
-		if err := p.settleClock(ctx); err != nil {
-			return nil, err
-		}
-		return p.offer(ctx, by, q, received)
-	case errors.Is(err, ErrStaleRow):
-		return p.offer(ctx, by, q, received)
-	case err != nil:
+		grant, err = p.lease(tx, who, nonce, found)
+	}
+	if err != nil || grant == nil {
 		return nil, err
-	case grant == nil:
-		// Somebody else was quicker with all that was found; there may be more.
-		return p.offer(ctx, by, q, received)
 	}
-	return grant, nil
+	// It is counted from when the poll was sent, which is not after it came.
+	grant.TTLMS += time.Since(received).Milliseconds()
+	_, err = tx.Exec(`UPDATE principal SET nonce = $1, granted = $2, seen_at = $3 WHERE id = $4`,
+		nonce, grant.Subject()+" "+strconv.FormatInt(grant.Fence, 10), tx.Now().UnixMilli(), string(who.id))
+	return grant, err
 }
 
 // offered reports whether who may get something new.
@@ -177,34 +179,39 @@ func (w principalRow) offered() bool {
 	return w.plane == On
 }
 
-// find looks for up to a few things that who could be granted now: the runs, in the order in
-// which they are offered. For a verifier it says only that there is something.
+// find looks for some things that who could be granted now: runs, in the order in which they
+// are offered, or for a verifier a verification.
 func (p *Plane) find(tx journal.Tx, who principalRow) (found []string, err error) {
+	return p.search(tx, who, some)
+}
+
+// search looks for up to want of them.
+func (p *Plane) search(tx journal.Tx, who principalRow, want int) (found []string, err error) {
 	if !who.offered() || tx.Now().Before(who.grantsAt) {
 		return nil, nil
 	}
 	now := tx.Now().UnixMilli()
 	if who.role == ops.Verifier {
-		return texts(tx, `SELECT id FROM verification WHERE state = 'WAITING' AND not_before <= $1 AND producer <> $2 ORDER BY not_before, id LIMIT 1`, now, string(who.id))
+		return findVerification(tx, who)
 	}
 	threads := make(map[string]bool) // whether they are held
 	for _, implementation := range who.skills.implementations {
-		if found, err = p.findOf(tx, who, implementation, now, threads); err != nil || len(found) > 0 {
+		if found, err = p.findOf(tx, who, implementation, want, now, threads); err != nil || len(found) > 0 {
 			return found, err
 		}
 	}
 	return nil, nil
 }
 
-// some is how many candidates a poll takes into its transaction: others are after them too.
+// some is how many candidates a poll takes into a transaction: others are after them too.
 const some = 8
 
 // findOf looks for runs of one implementation, page by page, so that those which who cannot
 // do or which are held hide none.
-func (p *Plane) findOf(tx journal.Tx, who principalRow, implementation string, now int64, threads map[string]bool) (found []string, err error) {
+func (p *Plane) findOf(tx journal.Tx, who principalRow, implementation string, want int, now int64, threads map[string]bool) (found []string, err error) {
 	type candidate struct{ run, thread string }
 	after, last := int64(-1), ""
-	for {
+	for limit := want; ; limit = min(4*limit, page) {
 		var list []candidate
 		n := 0
 		if err := tx.Query(`SELECT x.run, x.not_before, x.id, d.capabilities, d.thread, d.by_role FROM dispatch x JOIN delegation d ON d.id = x.delegation
@@ -222,12 +229,12 @@ func (p *Plane) findOf(tx journal.Tx, who principalRow, implementation string, n
 				} else if c.thread == "" {
 					c.thread = "-" // by a hold over everything it may be
 				}
-				want, err := listed(capabilities)
-				if err == nil && who.skills.serve(implementation, want) {
+				needs, err := listed(capabilities)
+				if err == nil && who.skills.serve(implementation, needs) {
 					list = append(list, c)
 				}
 				return err
-			}, implementation, now, after, last, int64(page)); err != nil {
+			}, implementation, now, after, last, int64(limit)); err != nil {
 			return nil, err
 		}
 		for _, c := range list {
@@ -242,8 +249,8 @@ func (p *Plane) findOf(tx journal.Tx, who principalRow, implementation string, n
 				found = append(found, c.run)
 			}
 		}
-		if len(found) >= some || n < page {
-			return found[:min(len(found), some)], nil
+		if len(found) >= want || n < limit {
+			return found[:min(len(found), want)], nil
 		}
 	}
 }
@@ -284,8 +291,8 @@ func (p *Plane) lease(tx journal.Tx, who principalRow, nonce string, runs []stri
 }
 
 // granted is the grant that the last poll of who was answered with, while its lease lives,
-// else nil. What is left of the lease is counted from when this poll came.
-func (p *Plane) granted(tx journal.Tx, who principalRow, received time.Time) (*wire.Grant, error) {
+// else nil. Its time is what is left of the lease.
+func (p *Plane) granted(tx journal.Tx, who principalRow) (*wire.Grant, error) {
 	subject, number, _ := strings.Cut(who.granted, " ")
 	fence, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
@@ -354,6 +361,29 @@ func instructionOf(tx journal.Tx, digest string) (i wire.Instruction, err error)
 type offers struct {
 	mu      sync.Mutex
 	waiting []*waiter
+	lucky   map[ops.IdentityID]bool // whose last look has found something
+}
+
+// likely reports whether a look of id has found something the last time: then it is worth
+// a transaction that writes.
+func (o *offers) likely(id ops.IdentityID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lucky[id]
+}
+
+// learn notes how a look has ended.
+func (o *offers) learn(id ops.IdentityID, found bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case !found:
+		delete(o.lucky, id)
+	case o.lucky == nil || len(o.lucky) >= maxKeys:
+		o.lucky = map[ops.IdentityID]bool{id: true}
+	default:
+		o.lucky[id] = true
+	}
 }
 
 // waiter is one poll.
