@@ -234,12 +234,12 @@ func (p *Plane) ask(tx journal.Tx, h *held, question string) error {
 	var text string
 	switch {
 	case len(keys) > 0:
-		text = fmt.Sprintf("%s waits for a person: worker %s intended a change outside and nobody knows whether it happened (%s). Say so with box delegations resolve %s.",
-			h.delegation.id, h.run.worker, strings.Join(keys, ", "), h.delegation.id)
+		text = fmt.Sprintf("It waits for a person: worker %s intended a change outside, and nobody knows whether it happened (%s). Say so with box delegations resolve %s.",
+			h.run.worker, strings.Join(keys, ", "), h.delegation.id)
 	case question != "":
-		text = fmt.Sprintf("%s waits for a person. Worker %s asks: %s — answer with box delegations resolve %s.", h.delegation.id, h.run.worker, question, h.delegation.id)
+		text = fmt.Sprintf("It waits for a person. Answer with box delegations resolve %s. Worker %s asks: %s", h.delegation.id, h.run.worker, question)
 	default:
-		text = fmt.Sprintf("%s waits for a person: %s. Decide with box delegations resolve %s.", h.delegation.id, because(h), h.delegation.id)
+		text = fmt.Sprintf("It waits for a person: %s. Decide with box delegations resolve %s.", because(h), h.delegation.id)
 	}
 	return p.note(tx, h, text)
 }
@@ -259,7 +259,7 @@ func (p *Plane) alert(tx journal.Tx, h *held, what string) error {
 	}); err != nil {
 		return err
 	}
-	return p.note(tx, h, fmt.Sprintf("%s needs somebody to look at it: %s. See box delegations show %s.", h.delegation.id, what, h.delegation.id))
+	return p.note(tx, h, fmt.Sprintf("It needs somebody to look at it: %s. See box delegations show %s.", what, h.delegation.id))
 }
 
 // note writes text into the thread that h was ordered in, if there is one.

@@ -245,30 +245,42 @@ func (p *Plane) dropVerification(tx journal.Tx, h *held, reason string) error {
 	return err
 }
 
-// offerVerification gives a verifier the verification that has waited longest of those
-// that it can judge, under a lease with the next fence; nil if there is none. The work of
-// a run is never offered to who did it.
-func (p *Plane) offerVerification(tx journal.Tx, who principalRow, nonce string) (*wire.Grant, error) {
-	if who.role != ops.Verifier || who.revoked || who.boot == "" || who.plane == Off || len(who.skills.implementations) == 0 {
+// findVerification is the verification that has waited longest of those that who can judge,
+// if there is one.
+func findVerification(tx journal.Tx, who principalRow) ([]string, error) {
+	if len(who.skills.implementations) == 0 {
 		return nil, nil
 	}
-	now := tx.Now()
-	args := []any{now.UnixMilli(), string(who.id)}
+	args := []any{tx.Now().UnixMilli(), string(who.id)}
 	places := make([]string, len(who.skills.implementations))
 	for i, implementation := range who.skills.implementations {
 		places[i] = fmt.Sprintf("$%d", i+3)
 		args = append(args, implementation)
 	}
-	list, err := selectVerifications(tx, `v.state = 'WAITING' AND v.not_before <= $1 AND v.producer <> $2 AND v.implementation IN (`+strings.Join(places, ", ")+`)
-			ORDER BY v.not_before, v.id LIMIT 1`, args...)
-	if err != nil || len(list) == 0 {
+	return texts(tx, `SELECT id FROM verification WHERE state = 'WAITING' AND not_before <= $1 AND producer <> $2 AND implementation IN (`+strings.Join(places, ", ")+`)
+			ORDER BY not_before, id LIMIT 1`, args...)
+}
+
+// offerVerification gives a verifier the verification that has waited longest of those
+// that it can judge, under a lease with the next fence; nil if there is none. The work of
+// a run is never offered to who did it.
+func (p *Plane) offerVerification(tx journal.Tx, who principalRow, nonce string) (*wire.Grant, error) {
+	if who.role != ops.Verifier || who.revoked || who.boot == "" || who.plane == Off {
+		return nil, nil
+	}
+	found, err := findVerification(tx, who)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	list, err := selectVerifications(tx, `v.id = $1`, found[0])
+	if err != nil {
 		return nil, err
 	}
 	term, _, err := termAndHold(tx)
 	if err != nil {
 		return nil, err
 	}
-	v := list[0]
+	now, v := tx.Now(), list[0]
 	v.state, v.verifier, v.boot = WithVerifier, who.id, who.boot
 	v.fence = max(v.fence+1, term<<termBits|1)
 	if until := now.Add(p.VerifyWithin); until.After(v.deadline) { // somebody came: it has the time that is for judging

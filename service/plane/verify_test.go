@@ -52,13 +52,12 @@ func (s *said) Closed(_ journal.Tx, n News) error {
 // court is a plane on a real store, with a worker and two verifiers, in which runs are
 // brought to where a test begins by the events that lead there.
 type court struct {
-	t      testing.TB
-	store  *sqlite.Store
-	door   *service.Door
-	plane  *Plane
-	told   *said
-	ahead  atomic.Int64 // of the store's clock, milliseconds
-	lawyer ops.IdentityID
+	t     testing.TB
+	store *sqlite.Store
+	door  *service.Door
+	plane *Plane
+	told  *said
+	ahead atomic.Int64 // of the store's clock, milliseconds
 }
 
 func (c *court) clock() time.Time {
