@@ -104,11 +104,15 @@ func helper(mode string, args []string) {
 		for n := 0; ; n++ {
 			os.WriteFile(args[0], []byte(strconv.Itoa(n)), 0o600)
 		}
-	case "worker": // worker FOLDER HOW MODE ARG...: run the helper MODE until killed
-		runner, err := New(context.Background(), Config{Every: 10 * time.Millisecond})
-		if err != nil {
+	case "gone": // gone FOLDER: as the next life of a worker, say what is left
+		r := enclosed()
+		g, err := r.Gone(context.Background(), args[0])
+		fmt.Printf("%s %v\n", g.Proof, err)
+		if err := r.config.Enclosure.Close(); err != nil {
 			panic(err)
 		}
+	case "worker": // worker FOLDER HOW MODE ARG...: run the helper MODE until killed
+		runner := enclosed()
 		if args[1] == "outside" {
 			runner.namespaces = false
 		}
@@ -118,6 +122,25 @@ func helper(mode string, args []string) {
 	default:
 		panic(mode)
 	}
+}
+
+// enclosed returns a Runner, in the cgroup of the name that the environment has.
+func enclosed() *Runner {
+	c := Config{Every: 10 * time.Millisecond}
+	var err error
+	if name := os.Getenv("TASK_ENCLOSE"); name != "" {
+		if c.Enclosure, err = proc.Enclose(name); err != nil {
+			panic(err)
+		}
+		if c.Enclosure.Cgroup == "" {
+			fmt.Println("no cgroup")
+		}
+	}
+	r, err := New(context.Background(), c)
+	if err != nil {
+		panic(err)
+	}
+	return r
 }
 
 // again starts this program in a session of its own.

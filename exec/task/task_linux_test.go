@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -409,6 +410,42 @@ func TestGoneAfterTheWorkerIsKilled(t *testing.T) {
 				_ = os.RemoveAll(secretsFolder(folder))
 			})
 		}
+	}
+}
+
+// Where there are no namespaces the cgroup proves it.
+func TestGoneByTheCgroup(t *testing.T) {
+	newRunner(t, Config{})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := newFolder(t)
+	environment := append(os.Environ(), "TASK_ENCLOSE=tasktest"+strconv.Itoa(os.Getpid()))
+	worker := exec.Command(self, folder, "outside", "stubborn", "3")
+	worker.Env = append(slices.Clone(environment), "TASK_HELPER=worker")
+	stdout, err := worker.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stdout)
+	none := !lines.Scan() || lines.Text() == "no cgroup"
+	_ = worker.Process.Signal(syscall.SIGKILL)
+	_ = worker.Wait()
+	next := exec.Command(self, folder)
+	next.Env = append(slices.Clone(environment), "TASK_HELPER=gone")
+	said, err := next.CombinedOutput()
+	if none {
+		t.Skip("no cgroups here")
+	}
+	if err != nil || string(said) != "all that was in the worker's cgroup has been ended <nil>\n" {
+		t.Errorf("got %q, %v", said, err)
+	}
+	if left := living(t, folder); len(left) > 0 {
+		t.Errorf("alive: %v", left)
 	}
 }
 
