@@ -76,6 +76,7 @@ type Config struct {
 	Timers     Timers
 	Outbox     Outbox
 	Agents     Agents
+	Backups    Backups // nil has none
 
 	// Metrics returns what answers one scrape of GET /metrics.
 	Metrics func(context.Context) (http.Handler, error)
@@ -169,6 +170,7 @@ type Server struct {
 	hooks      Hooks
 	plane      Plane
 	agents     Agents
+	backups    Backups
 	metrics    func(context.Context) (http.Handler, error)
 	reload     func(context.Context) (any, error)
 	ready      func() []string
@@ -212,7 +214,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		door: c.Door, reads: c.Reads, replies: c.Replies, identities: c.Identities, events: c.Events,
-		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, timers: c.Timers, outbox: c.Outbox, hooks: c.Hooks, plane: c.Plane, agents: c.Agents, metrics: c.Metrics,
+		notary: c.Notary, audited: c.Audited, artifacts: c.Artifacts, timers: c.Timers, outbox: c.Outbox, hooks: c.Hooks, plane: c.Plane, agents: c.Agents, backups: c.Backups, metrics: c.Metrics,
 		reload: c.Reload, ready: c.Ready, sandbox: append([]service.Layer{}, c.Sandbox...), log: c.Log, limits: limits,
 		hosts:    make(map[string]bool),
 		router:   chi.NewMux(),
@@ -339,6 +341,7 @@ func (s *Server) routes() {
 	s.outboxRoutes()
 	s.holdRoutes()
 	s.envelopeRoute()
+	s.backupRoute()
 	s.planeRoutes()
 	s.metricsRoute()
 	s.openRoutes()

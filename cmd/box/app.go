@@ -209,6 +209,7 @@ Exit codes: 0 done, 1 the op failed, 2 usage, 3 not found, 4 not allowed,
 		a.replyCommand(), a.threadsCommand(), a.outboxCommand(), a.callsCommand(), a.approvalsCommand(), a.agentsCommand(), a.policyCommand(), a.dmCommand(), a.stopCommand(), a.startCommand(), a.envelopeCommand(), a.auditCommand(),
 		a.versionCommand(), a.completionCommand(),
 		a.artifactsCommand(), a.adaptorsCommand(), a.timersCommand(), a.wakesCommand(),
+		a.backupCommand(), a.restoreCommand(), a.migrateCommand(),
 		a.delegationsCommand(), a.workersCommand(), a.planeCommand(),
 	)
 	a.entered(root)

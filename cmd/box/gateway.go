@@ -87,6 +87,7 @@ type gateway struct {
 
 	stopping  atomic.Bool
 	reloading sync.Mutex
+	backing   sync.Mutex // held while a backup is made
 
 	reloadsFailed  atomic.Int64
 	reloadFailedAt atomic.Pointer[time.Time]
@@ -113,6 +114,9 @@ func (g *gateway) open(ctx context.Context) (err error) {
 		return err
 	}
 	g.cfg.Ops.Closed = []string{own}
+	if err = g.cfg.Folder.sweep(); err != nil {
+		return err
+	}
 	if err = g.enclose(); err != nil {
 		return err
 	}
@@ -192,7 +196,7 @@ func (g *gateway) open(ctx context.Context) (err error) {
 
 	if g.api, err = httpapi.New(httpapi.Config{
 		Door: g.door, Reads: reads, Replies: g.threads, Hooks: g.chats, Identities: directory, Events: g.store,
-		Notary: g.notary, Audited: g.store, Artifacts: g.published, Timers: g.timers, Plane: g.plane, Outbox: g.threads, Agents: g.threads, Metrics: newMetrics(g).handler,
+		Notary: g.notary, Audited: g.store, Artifacts: g.published, Timers: g.timers, Plane: g.plane, Outbox: g.threads, Agents: g.threads, Backups: g, Metrics: newMetrics(g).handler,
 		Reload: func(ctx context.Context) (any, error) { return g.Reload(ctx) },
 		Ready:  g.missing, Sandbox: g.layers, Version: g.cfg.Version, Hosts: g.cfg.Hosts, Log: g.log,
 	}); err != nil {

@@ -88,6 +88,9 @@ of that file must be moved away first, and no gateway may be running.`,
 
 // openState opens the store of a state folder, which is made if it does not exist.
 func openState(ctx context.Context, folder stateFolder, log *slog.Logger) (*sqlite.Store, error) {
+	if err := folder.whole(); err != nil {
+		return nil, err
+	}
 	for _, dir := range []string{string(folder), folder.tls()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make state folder: %w", err)

@@ -34,6 +34,7 @@ var (
 	routeCheckpoint = route{http.MethodGet, "/v1/audit/checkpoint"}
 	routeVerify     = route{http.MethodPost, "/v1/audit/verify"}
 	routeExport     = route{http.MethodGet, "/v1/audit/export"}
+	routeBackup     = route{http.MethodPost, "/v1/backup"}
 
 	routeEnrol    = route{http.MethodPost, "/v1/agents/{id}/enrol"}
 	routeAdaptors = route{http.MethodGet, "/v1/adaptors"}
@@ -80,7 +81,7 @@ var routes = []route{
 	routeExec, routeReplies, routeStatus, routeOps, routeOp, routeReload, routeThreads, routeThread, routeCalls, routeCall,
 	routeCancelCall, routeApprovals, routeApproval, routeApprove, routeDeny, routeAgents, routeAgent, routeAddAgent, routeRevoke, routeRotate, routePolicy, routeEvents,
 	routeStop, routeStart, routePreview,
-	routeAudit, routeCheckpoint, routeVerify, routeExport,
+	routeAudit, routeCheckpoint, routeVerify, routeExport, routeBackup,
 	routeOutbox, routeRetry,
 	routeEnrol, routeAdaptors, routeArtifacts, routeArtifact, routeArtifactBytes, routeVerifyArtifacts, routeCollectArtifacts,
 	routeTimers, routeTimer, routePauseTimer, routeResumeTimer, routeRunTimer, routeWakes, routeWake,
