@@ -428,3 +428,46 @@ permit (principal is Agent, action == Action::"see", resource) when { context.ow
 		t.Errorf("seen without the permission output: %+v %v", shows, err)
 	}
 }
+
+// What is not known of the outside is said at the end, and may be proved afterwards, which
+// changes nothing of the end.
+func TestEndWithUnprovenMutation(t *testing.T) {
+	c := newCourt(t)
+	stopped, given := c.spawn(`{"task":"x"}`), c.spawn(`{"task":"y"}`)
+	for i, d := range []string{stopped, given} {
+		c.step(d, begin...)
+		if f := c.intended(d, fmt.Sprint("K", i)); f != nil {
+			t.Fatal(f)
+		}
+	}
+	c.cancelled(stopped, boss, CancelRequest{})
+	if _, fault := c.say(c.worker(stopped), wire.KindCancelProof, wire.CancelProof{Checks: 2}); fault != nil {
+		t.Fatal(fault)
+	}
+	c.is(stopped, Cancelled, DelegationCancelled)
+	c.lose(given)
+	c.is(given, WaitingHuman, Open)
+	if _, err := c.plane.Resolve(t.Context(), boss, given, ResolveRequest{Resolution: Fail}); err != nil {
+		t.Fatal(err)
+	}
+	c.is(given, Exhausted, DelegationExhausted)
+	for i, d := range []string{stopped, given} {
+		o := c.outcome(d)
+		if fmt.Sprint(o.Fault.Details["mutations"]) != fmt.Sprintf("[K%d]", i) || !strings.Contains(o.Fault.Message, "may or may not have happened") {
+			t.Errorf("outcome %+v", o.Fault)
+		}
+		yes := true
+		shows, err := c.plane.Resolve(t.Context(), boss, d, ResolveRequest{Mutation: fmt.Sprint("K", i), Done: &yes, Proof: "it is there"})
+		if err != nil || shows.Mutations[0].State != Done || !shows.Closed {
+			t.Errorf("proved afterwards: %+v %v", shows.Mutations, err)
+		}
+		no := false
+		_, err = c.plane.Resolve(t.Context(), boss, d, ResolveRequest{Mutation: fmt.Sprint("K", i), Done: &no, Proof: "it is not"})
+		wantCode(t, err, ops.Conflict)
+	}
+	if o := c.outcome(given); o.Fault.Details["class"] != string(UnknownExternal) {
+		t.Errorf("outcome %+v", o.Fault)
+	}
+	c.is(stopped, Cancelled, DelegationCancelled)
+	c.is(given, Exhausted, DelegationExhausted)
+}
