@@ -27,6 +27,8 @@ var (
 	ErrDeclared = errors.New("the announcement is not right")
 	// ErrUploads: as many uploads are under way as may.
 	ErrUploads = errors.New("too many uploads are under way")
+	// ErrFiles: a run has left, or announced, as many files as it may.
+	ErrFiles = errors.New("too many files of one run")
 	// ErrNoUpload: there is no such upload of this sender; it may have expired.
 	ErrNoUpload = errors.New("no such upload")
 	// ErrUploadBusy: another piece of the upload is arriving.
@@ -70,6 +72,7 @@ type UploadLimits struct {
 	Within time.Duration // in which an upload must be done (24 h)
 	All    int           // uploads under way (256)
 	Sender int           // of them, those of one sender (16)
+	Files  int           // files that one run leaves, with those under way (4096)
 	// Owner bounds what the artifacts and uploads of one owner take together, different
 	// bytes once and each file rounded up to 4 KiB, in bytes (half the store's quota).
 	Owner int64
@@ -106,6 +109,9 @@ func (u Uploads) limits() UploadLimits {
 	if l.Sender == 0 {
 		l.Sender = 16
 	}
+	if l.Files == 0 {
+		l.Files = 4096
+	}
 	if l.Owner == 0 {
 		l.Owner = u.Files.quota / 2
 	}
@@ -136,7 +142,7 @@ func (d *Declared) check() error {
 // is done at once if the delegation has these bytes, or there are none to send. That
 // others have them is no reason: who cannot send them has not got them.
 //
-// The errors are ErrDeclared, ErrUploads, ErrFull and ErrDigest (of no bytes).
+// The errors are ErrDeclared, ErrUploads, ErrFiles, ErrFull and ErrDigest (of no bytes).
 func (u Uploads) Begin(ctx context.Context, d Declared) (Upload, error) {
 	if err := d.check(); err != nil {
 		return Upload{}, err
@@ -181,12 +187,15 @@ func (u Uploads) begin(tx journal.Tx, d Declared) (Upload, error) {
 	case !errors.Is(err, ErrNoUpload):
 		return Upload{}, err
 	}
-	has, err := delegationHas(tx, d)
+	left, err := leftBy(tx, d)
 	if err != nil {
 		return Upload{}, err
 	}
+	if !left.known && left.files >= u.limits().Files {
+		return Upload{}, fmt.Errorf("%w: %d", ErrFiles, left.files)
+	}
 	up = Upload{Declared: d}
-	if d.Bytes == 0 || has && u.Files.has(d.Digest, d.Bytes) {
+	if d.Bytes == 0 || left.same && u.Files.has(d.Digest, d.Bytes) {
 		return u.done(tx, up)
 	}
 	if err := u.room(tx, d); err != nil {
@@ -346,7 +355,7 @@ func (u Uploads) append(ctx context.Context, up Upload, offset int64, r io.Reade
 	if up.Received < up.Bytes {
 		return up, nil
 	}
-	return u.finish(durable, p, up)
+	return u.finish(ctx, durable, p, up)
 }
 
 // fill writes and records what r gives. The error may be r's: what had come by then is
@@ -430,9 +439,10 @@ func (u Uploads) record(ctx context.Context, up *Upload, received int64) error {
 	return err
 }
 
-// finish reads what has come, and gives it its name if it is right.
-func (u Uploads) finish(ctx context.Context, p *partFile, up Upload) (Upload, error) {
-	sum, err := p.sum(ctx)
+// finish reads what has come, and gives it its name if it is right. Where the reading is
+// broken off, an empty piece at the end has it begin again.
+func (u Uploads) finish(reading, ctx context.Context, p *partFile, up Upload) (Upload, error) {
+	sum, err := p.sum(reading)
 	if err != nil {
 		return up, err
 	}
@@ -499,13 +509,19 @@ func finished(tx journal.Tx, id UploadID, sender ops.IdentityID) (Upload, error)
 	return up, err
 }
 
-// delegationHas reports whether a run of d's delegation has left d's bytes.
-func delegationHas(tx journal.Tx, d Declared) (has bool, err error) {
-	err = tx.Query(`SELECT 1 FROM artifact WHERE delegation = $1 AND digest = $2 AND bytes = $3 LIMIT 1`, func(scan func(...any) error) error {
-		has = true
-		return nil
-	}, d.Delegation, string(d.Digest), d.Bytes)
-	return has, err
+// left is what there is of a run already.
+type left struct {
+	files int  // that the run has left or announced
+	known bool // this file is one of them
+	same  bool // a run of its delegation has left just these bytes
+}
+
+func leftBy(tx journal.Tx, d Declared) (l left, err error) {
+	err = tx.Query(`SELECT (SELECT COUNT(*) FROM artifact WHERE run = $1) + (SELECT COUNT(*) FROM upload WHERE run = $1),
+			EXISTS (SELECT 1 FROM artifact WHERE run = $1 AND name = $5 AND digest = $3),
+			EXISTS (SELECT 1 FROM artifact WHERE delegation = $2 AND digest = $3 AND bytes = $4)`,
+		func(scan func(...any) error) error { return scan(&l.files, &l.known, &l.same) }, d.Run, d.Delegation, string(d.Digest), d.Bytes, d.Name)
+	return l, err
 }
 
 // expire ends up to limit uploads whose time is over, and returns which.

@@ -434,6 +434,20 @@ func TestUploadBounds(t *testing.T) {
 	if err := try("w3", "third", 1, 0); !errors.Is(err, artifacts.ErrUploads) {
 		t.Errorf("a sixth: %v", err)
 	}
+	// As many files as a run may leave, be they there or under way.
+	d.Limits = artifacts.UploadLimits{Files: 2, Owner: 1 << 40}
+	for i, want := range []error{0: nil, 1: nil, 2: artifacts.ErrFiles, 3: nil} {
+		what := declared(nil)
+		what.Run, what.Name = "r-many", fmt.Sprint("file", i%3) // the first one once more
+		if i == 1 {
+			what.Digest, what.Bytes = named([]byte("x")), 1
+		}
+		for range 2 { // again is no other file
+			if _, err := d.Begin(ctx, what); !errors.Is(err, want) {
+				t.Errorf("file %d of a run: %v, want %v", i, err, want)
+			}
+		}
+	}
 	// More than the store could ever hold is refused before anything is sent.
 	d.Limits = artifacts.UploadLimits{Owner: 1 << 40}
 	if err := try("w3", "third", 1<<20+1, 0); !errors.Is(err, artifacts.ErrFull) {

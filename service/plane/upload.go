@@ -127,6 +127,8 @@ func uploadFault(err error) error {
 		return final(ops.TooLarge, "%v", err)
 	case errors.Is(err, artifacts.ErrUploadBusy):
 		return ops.Faultf(ops.InProgress, "another piece of this upload is arriving; ask how far it is, then go on")
+	case errors.Is(err, artifacts.ErrFiles):
+		return final(ops.OverLimit, "%v", err)
 	case errors.Is(err, artifacts.ErrUploads):
 		return ops.Faultf(ops.Busy, "%v; finish one, or try again later", err).With("why", "uploads")
 	case errors.Is(err, artifacts.ErrFull):
