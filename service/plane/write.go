@@ -45,6 +45,8 @@ type delegationRow struct {
 	version            int64
 	createdAt          time.Time
 	closedAt           time.Time // zero: it is open
+
+	read DelegationState // as the row stands
 }
 
 // runRow is one row of the table dispatch.
@@ -79,6 +81,11 @@ type runRow struct {
 	leasedAt, startedAt       time.Time
 	endedAt                   time.Time
 	idemKey                   string
+
+	read struct { // as the row stands
+		state State
+		place place
+	}
 }
 
 // held is a delegation with one of its runs, as they stand in a transaction, and what Step
@@ -226,6 +233,8 @@ func (p *Plane) load(tx journal.Tx, delegation, run string) (*held, error) {
 		return nil, ops.Faultf(ops.NotFound, "there is no delegation %s", shown(delegation))
 	}
 	h.snap.Delegation, h.snap.Run = h.delegation.known(), h.run.known()
+	h.run.read.state, h.run.read.place = h.run.state, place{h.run.fence, h.run.worker, h.run.notBefore}
+	h.delegation.read = h.delegation.state
 	return h, nil
 }
 
@@ -436,14 +445,17 @@ func (p *Plane) writeRun(tx journal.Tx, h *held) error {
 		result = string(b)
 	}
 	r.dueAt, _ = Due(h.snap, p.Stall)
-	n, err := tx.Exec(`UPDATE dispatch SET state = $1, fence = $2, worker = $3, boot = $4, lease_until = $5, not_before = $6, deadline = $7, cancel_deadline = $8,
-			cancel_acked_at = $9, proof = $10, seq = $11, prev = $12, progress = $13, progress_at = $14, pid = $15, pid_start = $16, class = $17, reason = $18,
-			summary = $19, question = $20, late_result = $21, result = $22, recover_at = $23, due_at = $24, leased_at = $25, started_at = $26, ended_at = $27,
-			version = $28 + 1 WHERE id = $29 AND version = $28`,
-		string(r.state), orZero(r.fence), orNull(string(r.worker)), orNull(r.boot), milli(r.leaseUntil), milli(r.notBefore), milli(r.deadline), milli(r.cancelDeadline),
-		milli(r.cancelAckedAt), string(r.proof), r.seq, r.prev, r.progress, milli(r.progressAt), r.pid, r.pidStart, string(r.class), r.reason,
-		r.summary, r.question, orZero(r.lateResult), result, milli(r.recoverAt), milli(r.dueAt), milli(r.leasedAt), milli(r.startedAt), milli(r.endedAt),
-		r.version, r.dispatch)
+	args := []any{orNull(r.boot), milli(r.leaseUntil), milli(r.deadline), milli(r.cancelDeadline), milli(r.cancelAckedAt), string(r.proof), r.seq, r.prev,
+		r.progress, milli(r.progressAt), r.pid, r.pidStart, string(r.class), r.reason, r.summary, r.question, orZero(r.lateResult), result, milli(r.recoverAt),
+		milli(r.dueAt), milli(r.leasedAt), milli(r.startedAt), milli(r.endedAt), r.version, r.dispatch}
+	sql, offered := updateRun, place{r.fence, r.worker, r.notBefore}
+	switch {
+	case offered != r.read.place:
+		sql, args = updateRunPlace, append(args, string(r.state), orZero(r.fence), orNull(string(r.worker)), milli(r.notBefore))
+	case r.state != r.read.state:
+		sql, args = updateRunState, append(args, string(r.state))
+	}
+	n, err := tx.Exec(sql, args...)
 	if err != nil {
 		return err
 	}
@@ -451,7 +463,25 @@ func (p *Plane) writeRun(tx journal.Tx, h *held) error {
 		return fmt.Errorf("run %s: %w", r.run, ErrStaleRow)
 	}
 	r.version++
+	r.read.state, r.read.place = r.state, offered
 	return nil
+}
+
+// Every index over a column that a statement sets is written anew, whether the value is
+// another or not. Most of what happens to a run changes none of them, so there are three.
+var updateRun, updateRunState, updateRunPlace = updateOfRun(""), updateOfRun(", state = $26"), updateOfRun(", state = $26, fence = $27, worker = $28, not_before = $29")
+
+func updateOfRun(more string) string {
+	return `UPDATE dispatch SET boot = $1, lease_until = $2, deadline = $3, cancel_deadline = $4, cancel_acked_at = $5, proof = $6, seq = $7, prev = $8,
+			progress = $9, progress_at = $10, pid = $11, pid_start = $12, class = $13, reason = $14, summary = $15, question = $16, late_result = $17, result = $18,
+			recover_at = $19, due_at = $20, leased_at = $21, started_at = $22, ended_at = $23, version = $24 + 1` + more + ` WHERE id = $25 AND version = $24`
+}
+
+// place is what of a run only a grant changes.
+type place struct {
+	fence     int64
+	worker    ops.IdentityID
+	notBefore time.Time
 }
 
 // write writes all of d that changes, if it is still the row that was read.
@@ -460,10 +490,14 @@ func (d *delegationRow) write(tx journal.Tx) error {
 	if err != nil {
 		return fmt.Errorf("budget of %s: %w", d.id, err)
 	}
-	n, err := tx.Exec(`UPDATE delegation SET used = $1, state = $2, attempts = $3, last_fence = $4, verifications = $5, cancel = $6, cancel_by = $7,
-			cancel_reason = $8, grace_ms = $9, answer = $10, reason = $11, due_at = $12, closed_at = $13, version = $14 + 1 WHERE id = $15 AND version = $14`,
-		string(used), string(d.state), int64(d.attempts), d.lastFence, int64(d.verifications), d.cancel, string(d.cancelBy), d.cancelReason, d.grace.Milliseconds(),
-		d.answer, d.reason, milli(d.dueAt), milli(d.closedAt), d.version, d.id)
+	args := []any{string(used), int64(d.attempts), d.lastFence, int64(d.verifications), d.cancel, string(d.cancelBy), d.cancelReason, d.grace.Milliseconds(),
+		d.answer, d.reason, milli(d.closedAt), d.version, d.id}
+	set := ``
+	if d.state != d.read { // a column of an index, as those of a run
+		set, args = `, state = $14, due_at = $15`, append(args, string(d.state), milli(d.dueAt))
+	}
+	n, err := tx.Exec(`UPDATE delegation SET used = $1, attempts = $2, last_fence = $3, verifications = $4, cancel = $5, cancel_by = $6, cancel_reason = $7,
+			grace_ms = $8, answer = $9, reason = $10, closed_at = $11, version = $12 + 1`+set+` WHERE id = $13 AND version = $12`, args...)
 	if err != nil {
 		return err
 	}
@@ -471,6 +505,7 @@ func (d *delegationRow) write(tx journal.Tx) error {
 		return fmt.Errorf("delegation %s: %w", d.id, ErrStaleRow)
 	}
 	d.version++
+	d.read = d.state
 	return nil
 }
 
