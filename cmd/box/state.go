@@ -25,7 +25,7 @@ import (
 //	audit/notary.key    the key that signs the log of all events, mode 0600
 //	audit/notary.pub    its public key
 //	plane/key           the key that signs what workers are given, mode 0600
-//	artifacts/          the files that calls have published, by digest
+//	artifacts/          the files that calls have published and runs have left, by digest
 //	gateway.json        where the gateway listens, while it does
 type stateFolder string
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -222,5 +223,38 @@ func TestCollectPartials(t *testing.T) {
 	}
 	if got, err := d.piece(up, 3000, b[3000:]); err != nil || !got.Done {
 		t.Errorf("the upload: %+v, %v", got, err)
+	}
+}
+
+// More files than are asked about at once.
+func TestCollectMany(t *testing.T) {
+	d := newDock(t, 0)
+	keep := map[artifacts.Digest]bool{}
+	for i := range 1200 {
+		b := fmt.Appendf(nil, "file %d", i)
+		path := at(d.folder, named(b))
+		then := time.Now().Add(-2 * time.Hour)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, b, 0o400), os.Chtimes(path, then, then)); err != nil {
+			t.Fatal(err)
+		}
+		if i%400 == 7 {
+			keep[named(b)] = true
+		}
+	}
+	d.again(t)
+	asked := 0
+	c := d.collect(t, func(_ journal.Tx, digests []artifacts.Digest) (map[artifacts.Digest]bool, error) {
+		if asked++; len(digests) > 500 {
+			t.Errorf("asked about %d at once", len(digests))
+		}
+		return keep, nil
+	})
+	if c.Files != 1197 || asked != 3 || d.Files.Usage().Files != 3 {
+		t.Errorf("collected %+v, asked %d times, usage %+v", c, asked, d.Files.Usage())
+	}
+	for digest := range keep {
+		if !d.there(digest) {
+			t.Errorf("%s has gone", digest)
+		}
 	}
 }

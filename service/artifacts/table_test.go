@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -155,5 +157,44 @@ func TestTable(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"artifact.published " + string(two) + " b c-1"}, bodies); d != "" {
 		t.Errorf("events (-want +got):\n%s", d)
+	}
+}
+
+// What was published before runs could leave files is there afterwards.
+func TestUpgrade(t *testing.T) {
+	ctx := context.Background()
+	first, err := fs.ReadFile(artifacts.Schema().FS, "sqlite/00001_artifacts.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "journal.db")
+	old, err := sqlite.Open(ctx, sqlite.Config{Path: path, Schemas: []journal.Schema{access.Schema(),
+		{Name: "artifacts", FS: fstest.MapFS{"sqlite/00001_artifacts.sql": {Data: first}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := named([]byte("old"))
+	if err := old.Update(ctx, func(tx journal.Tx) error {
+		_, err := tx.Exec(`INSERT INTO artifact (id, digest, name, kind, bytes, call, owner_id, owner_role, created_at) VALUES ('f-1', $1, 'a', 'text/plain', 3, 'c-1', 'ada', 'agent', 1)`, string(digest))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	store := openJournal(t, path)
+	defer store.Close()
+	n := 0
+	if err := store.View(ctx, func(tx journal.Tx) error {
+		n = 0
+		return artifacts.List(tx, artifacts.Query{Digest: digest}, func(a artifacts.Artifact, _ bool) error {
+			if n++; a.Call != "c-1" || a.Run != "" || a.Delegation != "" || a.Producer != "" || a.Upload != "" || a.Bytes != 3 {
+				t.Errorf("it is %+v", a)
+			}
+			return nil
+		})
+	}); err != nil || n != 1 {
+		t.Errorf("%d artifacts, %v", n, err)
 	}
 }
