@@ -47,6 +47,7 @@ type taskRunnerConfig struct {
 // flags adds the flags of all but Scratch, Log and Enclose.
 func (c *taskRunnerConfig) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
+	c.Disk, c.LogMax = task.DefaultDisk, task.DefaultLog
 	f.StringVar(&c.Repository, "repository", "", "a git repository of this machine from which revisions are taken")
 	f.StringArrayVar(&c.Read, "read", nil, "a file or folder that the command may read (may be repeated)")
 	f.StringArrayVar(&c.Write, "write", nil, "one that it may write to, beside the folders of its run (may be repeated)")
@@ -55,8 +56,9 @@ func (c *taskRunnerConfig) flags(cmd *cobra.Command) {
 	f.BoolVar(&c.Metadata, "fs-metadata", false, "let it change modes, owners and times of files, which no path bounds: use it with --run-as")
 	f.StringVar(&c.RunAs, "run-as", "", "the user that it runs as (default: this one, or nobody if this one is root)")
 	f.Var(&c.Memory, "memory", "how much memory each of its processes may have, such as 4GiB (default: no limit)")
-	f.Var(&c.Disk, "disk", "how much the folder of a run may hold (default 16GiB)")
-	f.Var(&c.LogMax, "log-max", "how much of its output is kept, the beginning and the end (default 64MiB)")
+	f.Lookup("memory").DefValue = ""
+	f.Var(&c.Disk, "disk", "how much the folder of a run may hold")
+	f.Var(&c.LogMax, "log-max", "how much of its output is kept, the beginning and the end")
 	f.DurationVar(&c.CPU, "cpu", 0, "how much processor time each of its processes may have (default: no limit)")
 	f.BoolVar(&c.Unconfined, "unconfined", false, "run it without a sandbox: it may do what this user may")
 }
