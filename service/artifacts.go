@@ -349,22 +349,27 @@ func (a *Artifacts) Verify(ctx context.Context) (ArtifactReport, error) {
 // called before Start.
 func (a *Artifacts) Refers(names artifacts.Referenced) { a.refer = append(a.refer, names) }
 
-// collectEvery is how often bytes are collected while the gateway runs.
-const collectEvery = time.Hour
+// Bytes are collected some time after a start, also of a gateway that does not run for
+// long, and then again and again.
+const (
+	collectFirst = 5 * time.Minute
+	collectEvery = time.Hour
+)
 
 // Start collects bytes now and then until Close.
 func (a *Artifacts) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
 	a.work.Go(func() {
-		tick := time.NewTicker(collectEvery)
-		defer tick.Stop()
+		next := time.NewTimer(collectFirst)
+		defer next.Stop()
 		for {
 			select {
-			case <-tick.C:
+			case <-next.C:
 			case <-ctx.Done():
 				return
 			}
+			next.Reset(collectEvery)
 			if c, err := a.Collect(ctx); err != nil && ctx.Err() == nil {
 				a.door.log.Error("bytes that nothing names are not collected; their room stays taken", "err", err)
 			} else if c.Files+c.Uploads > 0 {

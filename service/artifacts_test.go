@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -452,26 +453,28 @@ func TestArtifactsAreCollectedNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLibrary(t)
 		l.spoil = func(o *ops.Outcome) { *o = ops.Failure(ops.Faultf(ops.OpFailed, "no")) }
-		l.keeping = []string{"failed"}
-		l.run(call(scout, "keep"))
-		then := time.Now().Add(-25 * time.Hour)
-		if err := filepath.WalkDir(l.folder, func(path string, e fs.DirEntry, err error) error {
-			if err == nil && !e.IsDir() {
-				err = os.Chtimes(path, then, then)
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
 		l.kept.Start()
-		time.Sleep(collectEvery - time.Second)
-		if n := l.kept.files.Usage().Files; n != 1 {
-			t.Errorf("%d files before it is time", n)
-		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if n := l.kept.files.Usage().Files; n != 0 {
-			t.Errorf("%d files afterwards", n)
+		for i, pause := range []time.Duration{collectFirst, collectEvery} {
+			l.keeping = []string{fmt.Sprint("failed ", i)}
+			l.run(call(scout, "keep"))
+			then := time.Now().Add(-25 * time.Hour)
+			if err := filepath.WalkDir(l.folder, func(path string, e fs.DirEntry, err error) error {
+				if err == nil && !e.IsDir() {
+					err = os.Chtimes(path, then, then)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(pause - time.Second)
+			if n := l.kept.files.Usage().Files; n != 1 {
+				t.Errorf("%d files before it is time", n)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if n := l.kept.files.Usage().Files; n != 0 {
+				t.Errorf("%d files afterwards", n)
+			}
 		}
 		l.kept.Close()
 		l.kept.Close() // may be closed twice
