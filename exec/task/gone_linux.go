@@ -19,9 +19,8 @@ import (
 // pass looks at all processes once.
 func (r *Runner) pass(folder string, rec *record, self proc.Process) (p pass) {
 	before, err := births()
-	if err != nil {
-		p.err = err
-	}
+	mounts, unread := os.ReadFile("/proc/self/mountinfo")
+	p.err = errors.Join(err, unread, hidden(string(mounts)))
 	names, err := pids()
 	if err != nil {
 		p.err = errors.Join(p.err, err)
@@ -73,11 +72,29 @@ func births() (string, error) {
 		return "", err
 	}
 	for line := range strings.Lines(string(b)) {
-		if n, ok := strings.CutPrefix(line, "processes "); ok {
+		if n, ok := strings.CutPrefix(line, "processes "); ok && strings.TrimSpace(n) != "0" {
 			return strings.TrimSpace(n), nil
 		}
 	}
 	return "", errors.New("/proc/stat does not count processes")
+}
+
+// hidden says that /proc does not show all processes to everybody, by a mountinfo
+// (proc_pid_mountinfo(5)). A process can make itself one of those.
+func hidden(mounts string) error {
+	for line := range strings.Lines(mounts) {
+		left, right, _ := strings.Cut(line, " - ")
+		f, kind := strings.Fields(left), strings.Fields(right)
+		if len(f) < 5 || f[4] != "/proc" || len(kind) < 3 || kind[0] != "proc" {
+			continue
+		}
+		for option := range strings.SplitSeq(kind[2], ",") {
+			if how, ok := strings.CutPrefix(option, "hidepid="); ok && how != "0" && how != "off" {
+				return fmt.Errorf("/proc does not show all processes (%s)", option)
+			}
+		}
+	}
+	return nil
 }
 
 func pids() (all []int, err error) {

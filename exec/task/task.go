@@ -71,6 +71,7 @@ const (
 	maxFiles     = 4096 // open, of a process
 	kept         = 2    // bytes of output that package proc keeps; the log has it all
 	diskEvery    = 5    // looks at the disk are as many times rarer than those at progress
+	diskShare    = 20   // and one is as many times longer ago as it took
 )
 
 // DefaultPath is the PATH by which the worker's own programs are found.

@@ -624,3 +624,13 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A /proc that hides processes proves nothing.
+func TestHiddenProcesses(t *testing.T) {
+	for options, want := range map[string]bool{"rw": false, "rw,gid=7,hidepid=2": true, "rw,hidepid=invisible": true, "rw,hidepid=0": false, "rw,hidepid=off": false} {
+		mounts := "22 1 0:21 / /proc rw,nosuid - proc proc " + options + "\n23 1 0:22 / /other rw - proc proc rw,hidepid=2\n"
+		if err := hidden(mounts); (err != nil) != want {
+			t.Errorf("%s: got %v", options, err)
+		}
+	}
+}

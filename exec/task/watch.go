@@ -22,6 +22,7 @@ func (r *Runner) watch(root *os.Root, spec *Spec, log *output, progress func(int
 	defer tick.Stop()
 	told, changes := int64(0), int64(0)
 	last := progressOf(root, spec)
+	disk := time.Now() // when to look at it
 	for n := 1; ; n++ {
 		select {
 		case <-over:
@@ -41,8 +42,11 @@ func (r *Runner) watch(root *os.Root, spec *Spec, log *output, progress func(int
 				_ = r.give(root, strings.TrimPrefix(folder, spec.Folder+"/"))
 			}
 		}
-		if n%diskEvery == 0 && holds(root, r.config.Disk) {
-			stop(errFull)
+		if began := time.Now(); n%diskEvery == 0 && !began.Before(disk) {
+			if holds(root, r.config.Disk) {
+				stop(errFull)
+			}
+			disk = began.Add(diskShare * time.Since(began)) // so that a large folder does not keep it busy
 		}
 	}
 }
