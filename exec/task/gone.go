@@ -71,7 +71,8 @@ func (r *Runner) gone(ctx context.Context, folder string, rec *record) (Gone, er
 			return "its tree was ended, and looked for twice"
 		case rec.Namespaces && !rec.Process.Lives():
 			return "its namespaces are gone"
-		case rec.Worker != self && e != nil && e.Cgroup != "" && e.Cgroup == rec.Cgroup && e.Survivors == 0:
+		case rec.Filtered && rec.Worker != self && e != nil && // without a sandbox it may have gone elsewhere
+			e.Cgroup != "" && e.Cgroup == rec.Cgroup && e.Survivors == 0:
 			return "all that was in the worker's cgroup has been ended"
 		case p.whole && len(p.suspects) == 0:
 			return "no process of this machine can be of it"
@@ -176,10 +177,15 @@ func judge(all []seen, rec *record, self proc.Process) (found, suspects []seen) 
 	for _, s := range all {
 		byPID[s.PID] = s
 	}
-	// could says that nothing speaks against s: what a run starts cannot lose its user, its
-	// no_new_privs and its filter, nor be older than the run.
+	// could says that nothing speaks against s: what a run starts cannot lose its user,
+	// unless it is root without a sandbox, its no_new_privs and its filter, nor be older
+	// than the run.
 	could := func(s seen) bool {
-		return s.Process == rec.Process || s.Process != self && s.bound && s.uid == rec.UID && (s.filtered || !rec.Filtered) && ticks(s.Process) >= ticks(rec.Process)
+		if s.Process == rec.Process || s.Process == self {
+			return s.Process == rec.Process
+		}
+		same := s.uid == rec.UID || rec.UID == 0 && !rec.Filtered
+		return same && s.bound && (s.filtered || !rec.Filtered) && ticks(s.Process) >= ticks(rec.Process)
 	}
 	below := func(s seen, is func(seen) bool) bool {
 		for range len(all) { // a snapshot may show a ring

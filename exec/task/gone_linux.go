@@ -36,7 +36,7 @@ func (r *Runner) pass(folder string, rec *record, self proc.Process) (p pass) {
 		if !ok {
 			continue
 		}
-		if s.bound && s.uid == rec.UID {
+		if s.bound {
 			s.marked = uses(pid, folder, rec.Mark)
 			for _, other := range others {
 				if uses(pid, other, "HOME="+other+"/"+homeFolder) {

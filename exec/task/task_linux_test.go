@@ -543,6 +543,12 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
+	// Without a sandbox root may become anybody.
+	free := &record{Process: rec.Process, Worker: rec.Worker}
+	bare := func(s *seen) { s.uid, s.filtered = 8, false }
+	if _, suspects := judge([]seen{with(like(204, "60"), bare), with(like(205, "60"), func(s *seen) { s.bound = false })}, free, self); len(suspects) != 1 || suspects[0].PID != 204 {
+		t.Errorf("without a sandbox: got %v", suspects)
+	}
 	// What this process has started may be the run's if that is this process's own.
 	rec.Worker = self
 	if _, suspects := judge([]seen{{Process: self, parent: 1}, with(like(208, "60"), func(s *seen) { s.parent = 10 })}, rec, self); len(suspects) != 1 {
