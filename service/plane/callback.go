@@ -300,7 +300,9 @@ func (p *Plane) follows(tx journal.Tx, h *held, m wire.Message, who principalRow
 	case wire.KindMutationProved:
 		fault, err = p.prove(tx, h, decoded[wire.MutationProved](m.Body))
 	case wire.KindAttest:
-		fault, err = p.attest(tx, h, decoded[wire.Attest](m.Body), who)
+		if fault, err = p.attest(tx, h, decoded[wire.Attest](m.Body), who); err == nil && fault == nil {
+			err = p.lookAgain(tx, h)
+		}
 	}
 	if err == nil && fault != nil {
 		err = fault

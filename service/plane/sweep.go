@@ -409,7 +409,7 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 		capabilities   []string
 	}
 	var ready []offer
-	var due, verifications bool
+	var due, verifications, everything bool
 	if err := p.store.View(ctx, func(tx journal.Tx) error {
 		ready, next = nil, time.Time{}
 		now := tx.Now().UnixMilli()
@@ -425,13 +425,18 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 		}
 		// Those that have become due since the last look, and where the next ones are.
 		since := now - (look + time.Second).Milliseconds()
-		var offered, later *int64
-		if err := tx.Query(`SELECT (SELECT max(not_before) FROM verification WHERE state = 'WAITING' AND not_before <= $1 AND not_before > $2),
+		var offered, later, grants *int64
+		if err := tx.Query(`SELECT (SELECT grants_at FROM plane WHERE id = 1), (SELECT max(not_before) FROM verification WHERE state = 'WAITING' AND not_before <= $1 AND not_before > $2),
 				(SELECT min(not_before) FROM verification WHERE state = 'WAITING' AND not_before > $1)`,
-			func(scan func(...any) error) error { return scan(&offered, &later) }, now, since); err != nil {
+			func(scan func(...any) error) error { return scan(&grants, &offered, &later) }, now, since); err != nil {
 			return err
 		}
 		verifications, next = offered != nil, earlier(next, fromMilli(later))
+		if begins := fromMilli(grants); begins.UnixMilli() > now {
+			next = earlier(next, begins)
+		} else {
+			everything = begins.UnixMilli() > since
+		}
 		for _, implementation := range waiting {
 			var begins *int64
 			if err := tx.Query(`SELECT min(not_before) FROM dispatch WHERE state = 'DISPATCHED' AND implementation = $1 AND not_before > $2`,
@@ -459,7 +464,10 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 	}); err != nil {
 		return time.Time{}, err
 	}
-	if verifications {
+	switch {
+	case everything:
+		p.offers.all("")
+	case verifications:
 		p.offers.all(ops.Verifier)
 	}
 	for _, o := range ready {
