@@ -59,25 +59,37 @@ func (p *Plane) BumpTerm(ctx context.Context, by ops.Identity) (shows Showing, e
 // every run that had a lease is UNKNOWN, all of it in tx.
 //
 // The store that is gone may have begun terms since the backup was made, and the same
-// backup may be restored twice. So the term is at least that of the clock, which no term
-// that is begun by hand gets to: one for each ten minutes since 2026. It stays below 2^21,
-// and a fence within ±2^53, until 2065.
+// backup may be restored twice. So the term is later than that of the clock, and nothing is
+// granted in a term before the clock has come to it: no store has granted anything in a
+// term as late as this one.
 func (p *Plane) Restored(tx journal.Tx) error {
-	begun := int64(tx.Now().Sub(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) / (10 * time.Minute))
-	if _, err := tx.Exec(`UPDATE plane SET term = $1 WHERE id = 1 AND term < $1`, begun); err != nil {
+	if _, err := tx.Exec(`UPDATE plane SET term = $1 WHERE id = 1 AND term < $1`, int64(tx.Now().Sub(firstTerm)/termLength)); err != nil {
 		return err
 	}
 	return p.bump(tx, map[string]any{"reason": "restored from a backup"})
 }
 
+// A term of the clock is termLength, the first beginning at firstTerm. Terms stay below 2^21,
+// and fences so within ±2^53, until 2045.
+const termLength = 5 * time.Minute
+
+var firstTerm = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
 func (p *Plane) bump(tx journal.Tx, why map[string]any) error {
-	// What waits may have been leased in commits that are lost, so it is granted only when
-	// such a lease is over for certain.
-	if _, err := tx.Exec(`UPDATE plane SET term = term + 1, grants_at = $1 WHERE id = 1`, tx.Now().Add(p.TTL+p.Recover).UnixMilli()); err != nil {
+	var term int64
+	if _, err := tx.Exec(`UPDATE plane SET term = term + 1 WHERE id = 1`); err != nil {
 		return err
 	}
-	var term int64
 	if err := tx.Query(`SELECT term FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&term) }); err != nil {
+		return err
+	}
+	// What waits may have been leased in commits that are lost, so it is granted only when
+	// such a lease is over for certain. And see Restored.
+	from := tx.Now().Add(p.TTL + p.Recover)
+	if due := firstTerm.Add(time.Duration(term) * termLength); due.After(from) && !tx.Now().Before(firstTerm) { // a clock of before then tells nothing
+		from = due
+	}
+	if _, err := tx.Exec(`UPDATE plane SET grants_at = $1 WHERE id = 1`, from.UnixMilli()); err != nil {
 		return err
 	}
 	why["term"] = term
