@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"inband/ops"
 	"inband/service/plane/wire"
 )
@@ -52,7 +54,7 @@ func TestFake(t *testing.T) {
 		{"returns after a reboot", "start\nreboot\nslow 20s\npoll\nmust OK\nstart\nreturn report.md=text\nmust OK", "SUCCEEDED", "VERIFYING"},
 		{"waits for a person", "start\nwait-human \"red or blue?\"\nmust OK", "WAITING_HUMAN", "OPEN"},
 		{"changes something outside", "start\nmutate k1 \"pay it\"\nmust OK\nreturn report.md=x\nmust UNPROVEN\nprove k1 done \"receipt 7\"\nmust OK\nreturn report.md=x\nmust OK", "SUCCEEDED", "VERIFYING"},
-		{"gives up", "start\nabandon\nmust OK", "UNKNOWN", "OPEN"},
+		{"gives up", "start\nabandon\nmust OK", "DISPATCHED", "OPEN"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, h *house) {
@@ -62,9 +64,7 @@ func TestFake(t *testing.T) {
 				if err != nil {
 					t.Errorf("%v; of %+v", err, lines)
 				}
-				if got := h.run(d); got != c.run {
-					t.Errorf("the run is %s, want %s", got, c.run)
-				}
+				h.await("the run", c.run, func() string { return h.run(d) })
 				if got := h.delegation(d); got != c.delegation {
 					t.Errorf("the delegation is %s, want %s", got, c.delegation)
 				}
@@ -259,6 +259,20 @@ func TestState(t *testing.T) {
 	}
 	if _, err := s.leases(); err == nil || !strings.Contains(err.Error(), "r-2.json") {
 		t.Errorf("a lease that cannot be read: %v", err)
+	}
+	defer unix.Umask(unix.Umask(0o077))
+	elsewhere := filepath.Join(t.TempDir(), "scratch")
+	if err := s.PutRuns(elsewhere); err != nil || !strings.HasPrefix(s.Runs(), elsewhere+"/inband-") {
+		t.Errorf("the runs stand in %s, %v", s.Runs(), err)
+	}
+	if info, err := os.Stat(s.Runs()); err != nil || info.Mode().Perm() != 0o711 {
+		t.Errorf("%s: %v, %v; want a folder that others may pass and not read", s.Runs(), info.Mode(), err)
+	}
+	if err := errors.Join(s.PutRuns(elsewhere), os.Chmod(s.Runs(), 0o733)); err != nil {
+		t.Error(err)
+	}
+	if err := s.PutRuns(elsewhere); err == nil {
+		t.Error("runs in a folder that others may write to")
 	}
 	s.Close()
 	for what, spoil := range map[string]func() error{

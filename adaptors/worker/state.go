@@ -105,7 +105,15 @@ func (s *State) PutRuns(dir string) error {
 		return err
 	}
 	runs := filepath.Join(dir, "inband-"+strings.TrimPrefix(wire.KeyID(s.Public()), "sha256:")[:16])
-	if err := os.MkdirAll(runs, 0o711); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("folder of the runs: %w", err)
+	}
+	switch err := os.Mkdir(runs, 0o700); {
+	case err == nil:
+		if err := os.Chmod(runs, 0o711); err != nil { // whatever the umask says
+			return fmt.Errorf("folder of the runs: %w", err)
+		}
+	case !errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("folder of the runs: %w", err)
 	}
 	if info, err := os.Lstat(runs); err != nil || !info.IsDir() {

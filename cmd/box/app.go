@@ -210,7 +210,7 @@ Exit codes: 0 done, 1 the op failed, 2 usage, 3 not found, 4 not allowed,
 		a.versionCommand(), a.completionCommand(),
 		a.artifactsCommand(), a.adaptorsCommand(), a.timersCommand(), a.wakesCommand(),
 		a.backupCommand(), a.restoreCommand(), a.migrateCommand(),
-		a.delegationsCommand(), a.workersCommand(), a.planeCommand(),
+		a.delegationsCommand(), a.workersCommand(), a.planeCommand(), a.workerCommand(), a.verifierCommand(),
 	)
 	a.entered(root)
 	return root
