@@ -109,7 +109,7 @@ func Due(s Snapshot, stall time.Duration) (at time.Time, kind EventKind) {
 		// A lease that reaches the deadline was capped there; it has not lapsed.
 		earlier(r.Deadline, OnDeadlinePassed)
 		earlier(r.LeaseUntil, OnLeaseExpired)
-		if stall > 0 && r.State != Leased {
+		if stall > 0 {
 			earlier(r.ProgressAt.Add(stall), OnStalled)
 		}
 	case CancelRequested:

@@ -131,7 +131,7 @@ func (t *turn) stop(grace time.Duration, reason string) {
 	}
 }
 
-// stalled stops a run that shows life and no progress.
+// stalled stops a run that shows life and no progress, be it only towards its start.
 func (t *turn) stalled() *ops.Fault {
 	t.Run.Class = WorkerLost
 	t.stop(t.e.Grace, "stalled")
@@ -245,8 +245,8 @@ func (t *turn) adopt() *ops.Fault {
 		return nil
 	}
 	class, f := failure(t.e.Class)
-	if f != nil {
-		return f
+	if f != nil { // Nobody could have told its worker.
+		class = TaskFailed
 	}
 	t.fail(class, "worker_failed")
 	return nil

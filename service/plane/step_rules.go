@@ -45,7 +45,7 @@ var rules = []rule{
 	{OnWorkerRebooted, leased, []State{Unknown}, nil, (*turn).rebooted},
 	{OnWorkerRebooted, lost, []State{Cancelled}, nil, (*turn).reported},
 	{OnRestored, leased, []State{Unknown}, nil, (*turn).restored},
-	{OnStalled, working, []State{CancelRequested}, []guard{timeHasCome}, (*turn).stalled},
+	{OnStalled, granted, []State{CancelRequested}, []guard{timeHasCome}, (*turn).stalled},
 	{OnDeadlinePassed, []State{Dispatched}, []State{Failed, Exhausted}, []guard{timeHasCome}, (*turn).nobodyCame},
 	{OnDeadlinePassed, granted, []State{CancelRequested}, []guard{timeHasCome}, (*turn).deadline},
 	{OnCancelDeadline, []State{CancelRequested}, []State{Unknown}, []guard{timeHasCome}, (*turn).unacknowledged},
