@@ -111,6 +111,7 @@ func (s *Server) guard(hc huma.Context, next func(huma.Context)) {
 			return
 		}
 		body := &arrival{r: r.Body, rc: http.NewResponseController(w), within: s.limits.Read}
+		defer body.leave()
 		next(huma.WithValue(hc, arrivalKey{}, body))
 		return
 	}

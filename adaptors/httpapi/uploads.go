@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -160,6 +161,7 @@ type arrival struct {
 
 	waited time.Duration // for what has come since
 	came   int
+	ended  bool
 	err    error // of the connection, not of the body's end
 }
 
@@ -173,25 +175,38 @@ func arriving(ctx context.Context) *arrival {
 // Read implements io.Reader.
 func (a *arrival) Read(p []byte) (int, error) {
 	begun := time.Now()
-	if err := a.rc.SetReadDeadline(begun.Add(a.within - a.waited)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		a.err = err
-		return 0, err
+	if a.err = a.deadline(begun.Add(a.within - a.waited)); a.err != nil {
+		return 0, a.err
 	}
 	n, err := a.r.Read(p)
 	a.waited += time.Since(begun)
 	if a.came += n; a.came >= pace {
 		a.came, a.waited = 0, 0
 	}
-	if err != nil && err != io.EOF {
+	switch err {
+	case nil:
+	case io.EOF:
+		a.ended = true
+	default:
 		a.err = err
 	}
-	if err != nil {
-		// From here on the connection is watched for a hang-up only.
-		if err := a.rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			a.err = err
-		}
+	// What is done with it may take longer, and at its end the connection is watched for a
+	// hang-up only.
+	return n, cmp.Or(a.deadline(time.Time{}), err)
+}
+
+func (a *arrival) deadline(t time.Time) error {
+	if err := a.rc.SetReadDeadline(t); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
 	}
-	return n, err
+	return nil
+}
+
+// leave bounds how long the server reads on after the answer, where the body has not ended.
+func (a *arrival) leave() {
+	if !a.ended {
+		_ = a.deadline(time.Now().Add(a.within)) // or there is no connection any more
+	}
 }
 
 // broken is the fault of a body that did not come whole.

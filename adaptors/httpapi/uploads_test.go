@@ -336,3 +336,19 @@ func TestCollectRoute(t *testing.T) {
 		}
 	}
 }
+
+// A piece that is refused before it is read is not waited for without end.
+func TestUploadThatIsRefusedAndStalls(t *testing.T) {
+	y := newYard(t)
+	g := withPlane(t, y, Limits{Read: 200 * time.Millisecond})
+	up := y.begin(t, random(1000))
+	c := g.raw()
+	if _, err := fmt.Fprintf(c, "PATCH /v1/plane/uploads/%s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Type: application/octet-stream\r\nUpload-Offset: 7\r\nContent-Length: 1000\r\n\r\n",
+		up.ID, g.tokens["wk"]); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(c) // until the server ends the connection
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 409") || !strings.Contains(string(answer), `"expected":0`) {
+		t.Errorf("answered %s, %v", answer, err)
+	}
+}
