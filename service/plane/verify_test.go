@@ -501,6 +501,12 @@ func TestVerdictRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want BAD_REQUEST, final", name, fault)
 		}
 	}
+	// Nor is it one while what was declared is not there any more.
+	c.must(func(tx journal.Tx) error { _, err := tx.Exec(`UPDATE attestation SET name = 'other.md'`); return err })
+	if _, fault := c.hear(s.message(t, wire.KindVerdict, right, false), "judge"); fault == nil || fault.Code != ops.InvalidParams || !strings.Contains(fault.Message, "report.md") {
+		t.Errorf("without the file: %v", fault)
+	}
+	c.must(func(tx journal.Tx) error { _, err := tx.Exec(`UPDATE attestation SET name = 'report.md'`); return err })
 	c.is(d, Succeeded, Verifying)
 	if v := c.verification(d); v.state != WithVerifier || v.seq != 0 {
 		t.Errorf("verification %+v", v)
@@ -554,6 +560,16 @@ func TestVerdictWithoutAuthority(t *testing.T) {
 		}
 	}
 	c.is(d, Succeeded, Verifying)
+	c.must(func(tx journal.Tx) error {
+		_, err := tx.Exec(`UPDATE verification SET producer = 'umpire'`)
+		return err
+	})
+	m := s.message(t, wire.KindVerdict, passed(g), false)
+	m.Header.Worker, m.Header.Boot = "umpire", "umpire-1"
+	if _, fault := c.hear(m, "umpire"); fault == nil || fault.Code != ops.BadSignature {
+		t.Errorf("a verifier that did the work itself: %v", fault)
+	}
+	c.must(func(tx journal.Tx) error { _, err := tx.Exec(`UPDATE verification SET producer = 'smith'`); return err })
 	c.pass(c.plane.TTL)
 	if _, fault := c.hear(s.message(t, wire.KindVerdict, passed(g), false), "judge"); fault == nil || fault.Code != ops.StaleFence {
 		t.Errorf("a lapsed lease: %v", fault)
