@@ -375,10 +375,33 @@ func TestAClockThatIsSetExpiresNothing(t *testing.T) {
 		d := y.spawn("")
 		smith.must(0).started()
 		y.skew.Store(int64(10 * time.Minute))
-		y.pass(look + y.plane.TTL - 2*time.Second)
+		y.pass(y.plane.TTL - 2*time.Second)
 		y.wants(d, Running, Open)
 		y.pass(y.plane.TTL)
 		y.wants(d, Unknown, Open)
+	})
+}
+
+func TestAProcessThatStoodStillExpiresNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, nil) // its sweeper is not started: nothing moves but time
+		defer y.close()
+		smith := y.hire("smith", ops.Worker)
+		d := y.spawn("")
+		g := smith.must(0)
+		g.started()
+		y.plane.watch.awake()
+		time.Sleep(2 * y.plane.TTL)
+		g.beat(1)
+		y.wants(d, Running, Open)
+		if n := y.number(`SELECT hold_until FROM plane`); n != time.Now().Add(y.plane.TTL).UnixMilli() {
+			t.Errorf("expiry is held until %s", time.UnixMilli(n))
+		}
+		time.Sleep(y.plane.TTL / 3) // which a heartbeat may take
+		g.beat(2)
+		if r := y.run(d); !r.leaseUntil.Equal(time.Now().Add(y.plane.TTL)) {
+			t.Errorf("the lease ends at %s", r.leaseUntil)
+		}
 	})
 }
 

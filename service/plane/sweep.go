@@ -12,7 +12,7 @@ import (
 
 const (
 	sweepPage = 100              // runs that are read, and dealt with, at a time
-	look      = 10 * time.Second // how long the sweeper sleeps at most
+	look      = 10 * time.Second // how long the sweeper sleeps at most; a sixth of a lease if that is less
 	scanEvery = time.Minute      // how often every run that should have a lease is looked at
 	// Bounds of the wait after the store has failed.
 	firstRetry, lastRetry = 100 * time.Millisecond, 10 * time.Second
@@ -21,12 +21,30 @@ const (
 // errJumped ends a transaction in which the wall clock is found to have been set.
 var errJumped = errors.New("the clock was set")
 
-// watch notices a wall clock that is set, by the monotonic one, and knows when the sweeper
-// means to wake.
+// watch notices a wall clock that is set, by the monotonic one, and a process that was
+// stopped, by the sweeper; and it knows when the sweeper means to wake.
 type watch struct {
 	mu         sync.Mutex
 	wall, mono time.Time
+	tick       time.Time // when the sweeper was last seen awake, zero if it is not started
 	next       time.Time // zero: it is awake
+}
+
+// awake notes that the sweeper is.
+func (w *watch) awake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tick = time.Now()
+}
+
+// asleep is for how long nobody has seen the sweeper awake.
+func (w *watch) asleep() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tick.IsZero() {
+		return 0
+	}
+	return time.Since(w.tick)
 }
 
 // reset begins to measure anew.
@@ -49,24 +67,30 @@ func (p *Plane) sooner(t time.Time) {
 	next := p.watch.next
 	p.watch.mu.Unlock()
 	if next.IsZero() { // It is awake, may have looked already, and will not sleep longer than this.
-		next = p.Clock().Add(look)
+		next = p.Clock().Add(p.look())
 	}
 	if t.Before(next) {
 		signal(p.attention)
 	}
 }
 
+// look is how long the sweeper sleeps at most.
+func (p *Plane) look() time.Duration { return min(look, p.TTL/6) }
+
 // jumped reports whether the wall clock and the monotonic one are apart by more than half a
-// lease: then nothing may be judged by the time before settleClock has run.
-func (p *Plane) jumped() bool { return p.watch.apart(p.Clock()).Abs() > p.TTL/2 }
+// lease, or the whole process has stood still for a third of one, so that nobody could be
+// heard. Then nothing may be judged by the time before settleClock has run.
+func (p *Plane) jumped() bool {
+	return p.watch.apart(p.Clock()).Abs() > p.TTL/2 || p.watch.asleep() > p.look()+p.TTL/3
+}
 
 // settleClock writes a clock_jump, if there was one, and gives every lease one more time:
-// nobody knows how long it has really been.
+// nobody knows how long it has really been, or could have extended it.
 func (p *Plane) settleClock(ctx context.Context) error {
 	if !p.jumped() {
 		return nil
 	}
-	by := p.watch.apart(p.Clock())
+	by, stopped := p.watch.apart(p.Clock()), p.watch.asleep()
 	did := false
 	err := p.store.Update(ctx, func(tx journal.Tx) error {
 		if did = p.jumped(); !did {
@@ -75,14 +99,17 @@ func (p *Plane) settleClock(ctx context.Context) error {
 		if err := p.grace(tx); err != nil {
 			return err
 		}
-		return event(tx, "plane", "plane.clock_jump", map[string]any{"by_ms": by.Milliseconds()})
+		return event(tx, "plane", "plane.clock_jump", map[string]any{"by_ms": by.Milliseconds(), "stopped_ms": stopped.Milliseconds()})
 	})
 	if err != nil || !did {
 		return err
 	}
 	p.watch.reset(p.Clock())
+	if stopped > 0 {
+		p.watch.awake()
+	}
 	p.counts.add("clock_jumps", "", 1)
-	p.log.Warn("the clock was set; leases are given one more time", "by", by)
+	p.log.Warn("the clock was set, or the process stood still; leases are given one more time", "by", by, "still", stopped)
 	return nil
 }
 
@@ -96,6 +123,7 @@ func (p *Plane) loop() {
 		p.watch.mu.Unlock()
 		whole := time.Since(scan) >= scanEvery
 		next, err := p.sweep(p.life, whole)
+		p.watch.awake()
 		if err != nil {
 			if p.life.Err() != nil || errors.Is(err, journal.ErrClosed) {
 				return
@@ -116,7 +144,7 @@ func (p *Plane) loop() {
 // until waits until the clock says next, something changes, or the plane is closed.
 func (p *Plane) until(next time.Time) {
 	now := p.Clock()
-	wait := look
+	wait := p.look()
 	if !next.IsZero() {
 		wait = min(wait, next.Sub(now))
 	}
@@ -160,6 +188,7 @@ func (p *Plane) sweep(ctx context.Context, whole bool) (next time.Time, err erro
 	if err := p.settleClock(ctx); err != nil {
 		return time.Time{}, err
 	}
+	p.watch.awake()
 	if p.watch.apart(p.Clock()).Abs() < p.TTL/4 {
 		p.watch.reset(p.Clock()) // what clocks drift apart by themselves does not add up
 	}
@@ -226,6 +255,7 @@ func (p *Plane) sweepRuns(ctx context.Context) (next time.Time, did bool, err er
 			return time.Time{}, false, err
 		}
 		next = earlier(next, upcoming)
+		p.watch.awake()
 		done, err := p.tell(ctx, list)
 		if err != nil {
 			return time.Time{}, false, err
@@ -391,13 +421,29 @@ func (p *Plane) scan(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
+		p.watch.awake()
 		if _, err := p.tell(ctx, list); err != nil {
 			return err
 		}
 		if n < sweepPage {
-			return nil
+			return p.forget(ctx)
 		}
 	}
+}
+
+// forget deletes the seconds that have passed of those in which runs begin.
+func (p *Plane) forget(ctx context.Context) error {
+	passed, any := p.Clock().Add(-time.Minute).Unix(), false
+	if err := p.store.View(ctx, func(tx journal.Tx) (err error) {
+		any, err = exists(tx, `SELECT count(*) FROM start_slot WHERE second < $1`, passed)
+		return err
+	}); err != nil || !any {
+		return err
+	}
+	return p.store.Update(ctx, func(tx journal.Tx) error {
+		_, err := tx.Exec(`DELETE FROM start_slot WHERE second < $1`, passed)
+		return err
+	})
 }
 
 // sweepOthers looks after verifications, wakes workers for runs whose time to begin has
@@ -479,10 +525,6 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 	n := 0
 	err = p.store.Update(ctx, func(tx journal.Tx) error {
 		n, err = p.sweepVerifications(tx, tx.Now())
-		if err != nil {
-			return err
-		}
-		_, err = tx.Exec(`DELETE FROM start_slot WHERE second < $1`, tx.Now().Add(-time.Minute).Unix())
 		return err
 	})
 	if n > 0 {
