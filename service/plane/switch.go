@@ -156,7 +156,7 @@ func (p *Plane) grace(tx journal.Tx) error {
 			WHERE state IN ('LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED') AND lease_until < $1 AND (state = 'CANCEL_REQUESTED' OR lease_until < deadline)`, until); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(`UPDATE dispatch SET progress_at = $1, version = version + 1 WHERE state IN ('RUNNING', 'CHECKPOINTED') AND progress_at < $1`, now.UnixMilli()); err != nil {
+	if _, err := tx.Exec(`UPDATE dispatch SET progress_at = $1, version = version + 1 WHERE state IN ('LEASED', 'RUNNING', 'CHECKPOINTED') AND progress_at < $1`, now.UnixMilli()); err != nil {
 		return err
 	}
 	_, err := tx.Exec(`UPDATE verification SET lease_until = $1, due_at = $1, version = version + 1 WHERE state = 'LEASED' AND lease_until < $1`, until)

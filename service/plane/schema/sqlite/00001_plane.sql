@@ -204,7 +204,7 @@ CREATE TABLE callback (
     at      BIGINT NOT NULL,
     sent_at BIGINT NOT NULL,         -- by the worker's clock, which decides nothing
     PRIMARY KEY (subject, seq)
-);
+) WITHOUT ROWID;
 
 -- What was said and has no authority.
 CREATE TABLE evidence (
