@@ -755,6 +755,9 @@ func TestTransactional(t *testing.T) {
 		if o.State != ops.Failed || string(o.Fault.Code) != want {
 			t.Errorf("%s: got %+v, want failed %s", op, o, want)
 		}
+		if broke := strings.Contains(h.logs.String(), "op="+string(op)+" "); broke != (op != "fault") {
+			t.Errorf("%s: that it broke is logged: %t", op, broke)
+		}
 	}
 	if n := h.entries(); n != 0 {
 		t.Errorf("ops that failed left %d entries", n)

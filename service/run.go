@@ -325,7 +325,9 @@ func (d *Door) write(t *task, outcome func(journal.Tx) (ops.Outcome, error)) boo
 			d.log.Warn("outcome not written: the call is settled already", "call", t.call.ID, "op", t.call.Op)
 			return true
 		case errors.As(err, &broke):
-			d.log.Error("op broke", "call", t.call.ID, "op", t.call.Op, "err", err)
+			if f := (*ops.Fault)(nil); !errors.As(broke.error, &f) { // a fault is an answer
+				d.log.Error("op broke", "call", t.call.ID, "op", t.call.Op, "err", err)
+			}
 			outcome = func(journal.Tx) (ops.Outcome, error) { return broke.outcome(), nil }
 			continue
 		}
