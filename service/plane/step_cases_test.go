@@ -71,7 +71,7 @@ func TestStepCases(t *testing.T) {
 				if s.Run.Attempt != n+2 {
 					t.Errorf("run %d follows %d", s.Run.Attempt, n+1)
 				}
-				s.does(granted_("a", "b1")).says(OnStarted)
+				s.does(grantedTo("a", "b1")).says(OnStarted)
 			}
 			s.says(OnAbandoning).does(Event{Kind: OnRecoveryStarted}).does(Event{Kind: OnReconciled}).is(Exhausted, DelegationExhausted)
 		},
@@ -84,7 +84,7 @@ func TestStepCases(t *testing.T) {
 		},
 		"pb-023 what nobody has is cancelled at once": func(t *testing.T) {
 			s := spawned(t, nil).does(Event{Kind: OnCancelRequested}).is(Cancelled, DelegationCancelled)
-			s.refused(granted_("a", "b1"), ops.Conflict)
+			s.refused(grantedTo("a", "b1"), ops.Conflict)
 		},
 		"pb-024 life without progress": func(t *testing.T) {
 			s := running(t, DefaultBudget())
@@ -111,14 +111,14 @@ func TestStepCases(t *testing.T) {
 		"pb-035 an old lease says nothing of a new one": func(t *testing.T) {
 			s := running(t, DefaultBudget())
 			old := s.word(OnResult, succeeded)
-			s.recovered().does(granted_("b", "b1")).says(OnStarted)
+			s.recovered().does(grantedTo("b", "b1")).says(OnStarted)
 			s.refused(old, ops.StaleFence)
 			s.is(Running, Open)
 		},
 		"pb-036 as many runs as the budget has": func(t *testing.T) {
 			s := running(t, Budget{WorkerLost: 4})
 			for s.Run.Attempt < 5 {
-				s.recovered().does(granted_("a", "b1")).says(OnStarted)
+				s.recovered().does(grantedTo("a", "b1")).says(OnStarted)
 			}
 			s.does(Event{Kind: OnWorkerRebooted, Worker: "a", Boot: "b2", Reported: true}).does(Event{Kind: OnRecoveryStarted}).does(Event{Kind: OnReconciled})
 			s.is(Exhausted, DelegationExhausted)
@@ -127,7 +127,7 @@ func TestStepCases(t *testing.T) {
 			}
 		},
 		"pb-040 a lease that lapsed before its worker heard of it": func(t *testing.T) {
-			s := spawned(t, nil).does(granted_("a", "b1")).after(ttl)
+			s := spawned(t, nil).does(grantedTo("a", "b1")).after(ttl)
 			if f := s.refused(s.word(OnStarted), ops.StaleFence); f.Details["reason"] != "lease_expired" {
 				t.Errorf("the reason is %v", f.Details["reason"])
 			}

@@ -11,76 +11,76 @@ import (
 func (m *model) lawful(w *world, before, after Snapshot, e Event, effects []Effect) {
 	from, to := before.Run.State, after.Run.State
 	if !allowed(e.Kind, from, to) {
-		break_("%s leads from %s to %s, which no rule says", e.Kind, from, to)
+		violated("%s leads from %s to %s, which no rule says", e.Kind, from, to)
 	}
 	if from.Final() && to != from {
-		break_("%s moves a run out of %s to %s", e.Kind, from, to)
+		violated("%s moves a run out of %s to %s", e.Kind, from, to)
 	}
 	b, a := before.Delegation, after.Delegation
 	if b.Closed && (!a.Closed || a.State != b.State || a.Attempts != b.Attempts || a.Cancel != b.Cancel) {
-		break_("%s moves a closed delegation from %s to %s", e.Kind, b.State, a.State)
+		violated("%s moves a closed delegation from %s to %s", e.Kind, b.State, a.State)
 	}
 	if b.Cancel && !a.Cancel {
-		break_("%s forgets that the delegation is to end", e.Kind)
+		violated("%s forgets that the delegation is to end", e.Kind)
 	}
 	now := at(w.now)
 	switch e.Kind {
 	case OnLeaseGranted:
 		if after.Run.Fence <= b.LastFence || a.LastFence != after.Run.Fence {
-			break_("fence %d follows %d", after.Run.Fence, b.LastFence)
+			violated("fence %d follows %d", after.Run.Fence, b.LastFence)
 		}
 		if b.Cancel {
-			break_("a run was granted after the delegation was cancelled")
+			violated("a run was granted after the delegation was cancelled")
 		}
 		if !now.Before(after.Run.Deadline) {
-			break_("a run was granted after its deadline")
+			violated("a run was granted after its deadline")
 		}
 	case OnLeaseExpired:
 		if l := w.lease(before.Run.Fence); l == nil || w.now < l.until {
-			break_("a lease expired before its time")
+			violated("a lease expired before its time")
 		}
 	case OnDeadlinePassed:
 		if now.Before(before.Run.Deadline) {
-			break_("a deadline passed before its time")
+			violated("a deadline passed before its time")
 		}
 	case OnCancelDeadline:
 		if now.Before(before.Run.CancelDeadline) {
-			break_("the time to stop passed before its time")
+			violated("the time to stop passed before its time")
 		}
 	}
 	if before.Run.State.HasLease() && after.Run.State == CancelRequested && from != CancelRequested && after.Run.CancelDeadline.IsZero() {
-		break_("%s waits for a proof for ever", e.Kind)
+		violated("%s waits for a proof for ever", e.Kind)
 	}
 	runs, ended := 0, 0
 	for i, f := range effects {
 		switch f.Do {
 		case Record:
 			if i != 0 {
-				break_("%s is recorded behind other effects", e.Kind)
+				violated("%s is recorded behind other effects", e.Kind)
 			}
 		case NewRun:
 			runs++
 			if before.Unproven > 0 && e.Kind != OnMutationResolved || after.Unproven > 0 {
-				break_("a new run while something outside is unproven")
+				violated("a new run while something outside is unproven")
 			}
 			if a.Cancel {
-				break_("a new run of a cancelled delegation")
+				violated("a new run of a cancelled delegation")
 			}
 			if !settled(to) {
-				break_("a new run beside one that is %s", to)
+				violated("a new run beside one that is %s", to)
 			}
 		case LeaseEnded:
 			ended++
 		}
 	}
 	if len(effects) == 0 || effects[0].Do != Record {
-		break_("%s is not recorded", e.Kind)
+		violated("%s is not recorded", e.Kind)
 	}
 	if a.Attempts != b.Attempts+runs {
-		break_("%d runs became %d with %d new ones", b.Attempts, a.Attempts, runs)
+		violated("%d runs became %d with %d new ones", b.Attempts, a.Attempts, runs)
 	}
 	if lapsed := from.HasLease() && !to.HasLease(); lapsed != (ended == 1) || ended > 1 {
-		break_("%s from %s to %s ends %d leases", e.Kind, from, to, ended)
+		violated("%s from %s to %s ends %d leases", e.Kind, from, to, ended)
 	}
 }
 
@@ -106,11 +106,11 @@ func (w *world) authority(msg message, before Run, was lent) {
 	}
 	switch {
 	case was.fence != before.Fence || was.fence == 0 || was.worker != msg.worker || was.boot != msg.boot:
-		break_("accepted from who has no lease: %s", msg)
+		violated("accepted from who has no lease: %s", msg)
 	case was.over || w.now >= was.until:
-		break_("accepted after the lease: %s", msg)
+		violated("accepted after the lease: %s", msg)
 	case msg.seq != seq+1 || msg.prev != prev:
-		break_("accepted out of its place: %s", msg)
+		violated("accepted out of its place: %s", msg)
 	}
 }
 
@@ -121,7 +121,7 @@ func (m *model) check(w *world) {
 		if !settled(r.State) {
 			live++
 			if i+1 != w.d.Attempts {
-				break_("run %d is %s, and there is a later one", i+1, r.State)
+				violated("run %d is %s, and there is a later one", i+1, r.State)
 			}
 		}
 		alive := false
@@ -132,73 +132,73 @@ func (m *model) check(w *world) {
 			}
 		}
 		if alive && r.State == Cancelled {
-			break_("run %d is CANCELLED and its command lives", i+1)
+			violated("run %d is CANCELLED and its command lives", i+1)
 		}
 		if latest := i+1 == w.d.Attempts; alive && w.d.State == DelegationCancelled && (latest || !m.frozen) {
-			break_("the delegation is CANCELLED and the command of run %d lives", i+1)
+			violated("the delegation is CANCELLED and the command of run %d lives", i+1)
 		}
 		if r.State == Cancelled && r.Proof == NoProof {
-			break_("run %d is CANCELLED without a proof", i+1)
+			violated("run %d is CANCELLED without a proof", i+1)
 		}
 		if r.State.HasLease() != !r.LeaseUntil.IsZero() {
-			break_("run %d is %s and its lease ends at %v", i+1, r.State, r.LeaseUntil)
+			violated("run %d is %s and its lease ends at %v", i+1, r.State, r.LeaseUntil)
 		}
 		if r.State.HasLease() && (r.Fence == 0 || r.Worker == "" || r.Boot == "") {
-			break_("run %d is %s for nobody", i+1, r.State)
+			violated("run %d is %s for nobody", i+1, r.State)
 		}
 		end := r.Deadline
 		if r.State == CancelRequested {
 			end = r.CancelDeadline
 		}
 		if r.LeaseUntil.After(end) {
-			break_("run %d is %s, and its lease outlives its end by %s", i+1, r.State, r.LeaseUntil.Sub(end))
+			violated("run %d is %s, and its lease outlives its end by %s", i+1, r.State, r.LeaseUntil.Sub(end))
 		}
 		if r.State == Exhausted && w.d.State != DelegationExhausted {
-			break_("run %d is EXHAUSTED and its delegation %s", i+1, w.d.State)
+			violated("run %d is EXHAUSTED and its delegation %s", i+1, w.d.State)
 		}
 	}
 	d := w.d
 	if live > 1 {
-		break_("%d live runs", live)
+		violated("%d live runs", live)
 	}
 	if commands > 1 && !m.frozen {
-		break_("%d commands work at once", commands)
+		violated("%d commands work at once", commands)
 	}
 	if w.effects > 1 {
-		break_("the outside was changed %d times", w.effects)
+		violated("the outside was changed %d times", w.effects)
 	}
 	last := w.runs[d.Attempts-1]
 	if d.State == Completed && (!w.passed || last.State != Succeeded) {
-		break_("COMPLETED, and nobody has verified its run, which is %s", last.State)
+		violated("COMPLETED, and nobody has verified its run, which is %s", last.State)
 	}
 	used := 1
 	for _, c := range Classes() {
 		used += d.Used[c]
 		if d.Used[c] > d.Budget[c] {
-			break_("%d new runs of class %s, of which there may be %d", d.Used[c], c, d.Budget[c])
+			violated("%d new runs of class %s, of which there may be %d", d.Used[c], c, d.Budget[c])
 		}
 	}
 	if w.retried {
 		used++
 	}
 	if d.Attempts != used {
-		break_("%d runs, and %d are accounted for", d.Attempts, used)
+		violated("%d runs, and %d are accounted for", d.Attempts, used)
 	}
 	switch d.State {
 	case DelegationExhausted:
 		if c := last.Class; !d.Cancel && d.Used[c] < d.Budget[c] {
-			break_("EXHAUSTED, with %d runs left of class %q", d.Budget[c]-d.Used[c], c)
+			violated("EXHAUSTED, with %d runs left of class %q", d.Budget[c]-d.Used[c], c)
 		}
 	case VerificationFailed:
 		if d.Used[InvalidResult] < d.Budget[InvalidResult] {
-			break_("VERIFICATION_FAILED, with a run left")
+			violated("VERIFICATION_FAILED, with a run left")
 		}
 	}
 	if final := d.State == Completed || d.State == VerificationFailed || d.State == DelegationCancelled || d.State == DelegationExhausted; final && !d.Closed {
-		break_("%s and not closed", d.State)
+		violated("%s and not closed", d.State)
 	}
 	if d.Closed && live > 0 {
-		break_("closed as %s while its run is %s", d.State, last.State)
+		violated("closed as %s while its run is %s", d.State, last.State)
 	}
 	m.leadsOn(w.snapshot(int8(d.Attempts)), w.now)
 }
@@ -220,7 +220,7 @@ func (m *model) leadsOn(s Snapshot, now int8) {
 	moment := at(now)
 	for n := 0; !s.Delegation.Closed; n++ {
 		if n == 60 {
-			break_("no way on from %s in a delegation %s: %v", s.Run.State, s.Delegation.State, way)
+			violated("no way on from %s in a delegation %s: %v", s.Run.State, s.Delegation.State, way)
 		}
 		e := Event{Recover: span(ticksRecover)}
 		when, kind := Due(s, 0)
@@ -239,7 +239,7 @@ func (m *model) leadsOn(s Snapshot, now int8) {
 		case s.Delegation.State == EvidenceMissing || s.Delegation.State == VerifierUnavailable:
 			kind = OnVerifyClosed
 		default:
-			break_("nothing moves on a run %s in a delegation %s", s.Run.State, s.Delegation.State)
+			violated("nothing moves on a run %s in a delegation %s", s.Run.State, s.Delegation.State)
 		}
 		if when.After(moment) {
 			moment = when
@@ -247,7 +247,7 @@ func (m *model) leadsOn(s Snapshot, now int8) {
 		e.Kind = kind
 		after, effects, fault := m.step(s, e, moment)
 		if fault != nil {
-			break_("%s is what moves on a run %s in a delegation %s, and it is refused: %s", kind, s.Run.State, s.Delegation.State, fault)
+			violated("%s is what moves on a run %s in a delegation %s, and it is refused: %s", kind, s.Run.State, s.Delegation.State, fault)
 		}
 		for _, f := range effects {
 			if f.Do == NewRun {

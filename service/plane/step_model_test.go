@@ -295,7 +295,7 @@ type broken struct{ what string }
 
 func (b broken) Error() string { return b.what }
 
-func break_(format string, args ...any) { panic(broken{fmt.Sprintf(format, args...)}) }
+func violated(format string, args ...any) { panic(broken{fmt.Sprintf(format, args...)}) }
 
 // model explores what may follow a world.
 type model struct {
@@ -314,7 +314,7 @@ func (m *model) apply(w *world, run int8, e Event) *ops.Fault {
 	if fault != nil {
 		for _, f := range effects {
 			if f.Do != Keep {
-				break_("a step that is refused (%s) has the effect %s", fault, f.Do)
+				violated("a step that is refused (%s) has the effect %s", fault, f.Do)
 			}
 		}
 		return fault
@@ -346,7 +346,7 @@ func (m *model) commit(w *world, run int8, e Event, before, after Snapshot, effe
 	for _, f := range effects {
 		if f.Do == NewRun {
 			if f.Attempt > maxRuns {
-				break_("run %d of a delegation that may have %d", f.Attempt, maxRuns)
+				violated("run %d of a delegation that may have %d", f.Attempt, maxRuns)
 			}
 			w.runs[f.Attempt-1] = Run{Attempt: f.Attempt, State: Dispatched, Deadline: at(int8(m.deadline))}
 			w.passed = false
@@ -476,7 +476,7 @@ func (m *model) grantTo(n *world, i int, capable bool) bool {
 		return false
 	}
 	if !capable {
-		break_("a run was granted to a worker that cannot have it")
+		violated("a run was granted to a worker that cannot have it")
 	}
 	r := n.runs[run-1]
 	done := false
@@ -809,7 +809,7 @@ func (m *model) forge(w *world) {
 				}
 				if _, _, fault := m.step(s, e, at(w.now)); fault == nil {
 					m.doing = action{what: string(k) + " comes of run", n: run}
-					break_("a message was accepted that is %s", what)
+					violated("a message was accepted that is %s", what)
 				}
 			}
 		}

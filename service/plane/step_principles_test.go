@@ -26,16 +26,16 @@ func TestPrinciple1_NothingIsClaimedThatIsNotRecorded(t *testing.T) {
 
 func TestPrinciple2_ADispatchIsGrantedOnItsTerms(t *testing.T) {
 	s := spawned(t, nil)
-	e := granted_("a", "b1")
+	e := grantedTo("a", "b1")
 	e.Capable = false
 	s.refused(e, ops.Conflict)
-	s.after(time.Hour).refused(granted_("a", "b1"), ops.Conflict)
+	s.after(time.Hour).refused(grantedTo("a", "b1"), ops.Conflict)
 	s.now = epoch
-	s.does(granted_("a", "b1")).is(Leased, Open)
+	s.does(grantedTo("a", "b1")).is(Leased, Open)
 	if s.Run.Fence != 1<<32|1 || s.Delegation.LastFence != s.Run.Fence {
 		t.Errorf("the first fence of term 1 is %d, and the delegation's last %d", s.Run.Fence, s.Delegation.LastFence)
 	}
-	s.refused(granted_("b", "b1"), ops.Conflict)
+	s.refused(grantedTo("b", "b1"), ops.Conflict)
 }
 
 func TestPrinciple3_ALeaseIsARowWithAFence(t *testing.T) {

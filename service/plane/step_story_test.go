@@ -33,10 +33,10 @@ func spawned(t *testing.T, b Budget) *story {
 // running is one whose run worker a has begun.
 func running(t *testing.T, b Budget) *story {
 	t.Helper()
-	return spawned(t, b).does(granted_("a", "b1")).says(OnStarted)
+	return spawned(t, b).does(grantedTo("a", "b1")).says(OnStarted)
 }
 
-func granted_(to ops.IdentityID, boot string) Event {
+func grantedTo(to ops.IdentityID, boot string) Event {
 	return Event{Kind: OnLeaseGranted, Worker: to, Boot: boot, Lease: ttl, Capable: true, Term: 1}
 }
 
