@@ -219,7 +219,6 @@ type network struct {
 	gone   bool
 	decide func(path string) fate // nil: pass
 	sent   map[string]int         // requests, by path
-	ended  map[string]int         // requests that got a final refusal
 }
 
 // cut cuts the network, or mends it.
@@ -403,7 +402,7 @@ func (h *house) member(name string, role ops.Role, r Runner) Config {
 	return cfg
 }
 
-// at work is a Worker that runs until it is told to drain, or abandon.
+// atWork is a Worker that runs until it is told to drain, or abandon.
 type atWork struct {
 	drain   context.CancelFunc
 	abandon chan struct{}

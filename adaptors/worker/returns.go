@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/plane/wire"
 )
@@ -22,9 +23,11 @@ func (r *run) store(ctx context.Context, l left, worktree string) error {
 	if ok && known == l.file {
 		return nil
 	}
+	failpoint.Here("worker.before-upload")
 	if err := r.s.upload(ctx, r.g.Run, l); err != nil {
 		return err
 	}
+	failpoint.Here("worker.uploaded")
 	a, err := r.s.attestation(r.g.Grant, worktree, l, r.s.now())
 	if err != nil {
 		return err
@@ -32,6 +35,7 @@ func (r *run) store(ctx context.Context, l left, worktree string) error {
 	if _, err := r.chain.say(r.talk, wire.KindAttest, a); err != nil {
 		return err
 	}
+	failpoint.Here("worker.attested")
 	r.mu.Lock()
 	r.kept[l.file.Name] = l.file
 	r.mu.Unlock()
@@ -88,6 +92,7 @@ func (r *run) checkpoint(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	_, err = r.chain.say(r.talk, wire.KindCheckpoint, c)
+	failpoint.Here("worker.checkpoint-answered")
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/plane/wire"
 )
@@ -47,8 +48,11 @@ type run struct {
 	mu       sync.Mutex
 	process  *wire.Process
 	progress int64
-	cancelBy time.Time // until when the plane waits for the proof; zero: no cancel
-	kept     map[string]wire.File
+	cancelBy time.Time            // until when the plane waits for the proof; zero: no cancel
+	kept     map[string]wire.File // stored and attested, by name
+
+	acking sync.Once
+	ackErr error // of acknowledging the cancel
 }
 
 // run serves one grant to its end. life ends when the worker gives its runs up.
@@ -101,6 +105,7 @@ func (r *run) serve(worker context.Context) error {
 	if err := r.w.cfg.State.keepLease(r.lease(nil)); err != nil {
 		return err // not begun; the plane's time for it runs out
 	}
+	failpoint.Here("worker.grant-kept")
 	// The start is acknowledged before anything begins. Its lease may lapse meanwhile.
 	starting, cancel := context.WithDeadlineCause(r.life, r.chain.leaseUntil(), errLapsed)
 	ack, err := r.chain.say(starting, wire.KindStarted, wire.Started{})
@@ -114,12 +119,23 @@ func (r *run) serve(worker context.Context) error {
 	if err != nil {
 		return r.stopped(worker, err)
 	}
+	failpoint.Here("worker.start-acknowledged")
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beating, still := context.WithCancel(context.WithoutCancel(worker))
 	defer still()
 	beside.Go(func() { r.watch(beating) })
 	beside.Go(func() { r.beat(beating) })
+	beside.Go(func() { // at once, not only when the command has been ended
+		select {
+		case <-r.life.Done():
+		case <-beating.Done():
+			return
+		}
+		if errors.Is(context.Cause(r.life), errCancel) {
+			_ = r.acknowledge() // whoever proves the end hears of its error
+		}
+	})
 	if r.g.Verification != "" {
 		return r.verify(worker)
 	}
@@ -204,6 +220,7 @@ func (r *run) Started(p wire.Process) error {
 	if !r.s.now().Before(r.chain.leaseUntil()) {
 		return errLapsed
 	}
+	failpoint.Here("worker.command-begins")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.process = &p
@@ -250,6 +267,7 @@ func (r *run) work(worker context.Context) error {
 	looks.Go(func() { m.follow(looking) })
 	looks.Go(func() { r.checkpoints(looking) })
 	out, err := r.w.cfg.Runner.Run(command, r.task, r)
+	failpoint.Here("worker.command-ended")
 	r.mu.Lock()
 	r.process = nil // a heartbeat from now on is of a run whose command has ended
 	r.mu.Unlock()
@@ -336,7 +354,9 @@ func isOver(err error) bool {
 // becomes a failure that says so.
 func (r *run) result(res wire.Result) error {
 	res.Summary = clip(res.Summary, maxText)
+	failpoint.Here("worker.before-result")
 	err := r.chain.lastWord(r.talk, wire.KindResult, res)
+	failpoint.Here("worker.result-answered")
 	var f *ops.Fault
 	if err == nil || isOver(err) || r.chain.ended() != nil || !errors.As(err, &f) {
 		return err
@@ -441,16 +461,24 @@ func (r *run) bury(ctx context.Context) ([]wire.Process, error) {
 	return r.w.cfg.Runner.End(ctx, r.task.Folder, p)
 }
 
+// acknowledge says, once, that the order to stop has been received.
+func (r *run) acknowledge() error {
+	r.acking.Do(func() { _, r.ackErr = r.chain.say(r.talk, wire.KindCancelAck, wire.CancelAck{}) })
+	return r.ackErr
+}
+
 // cancelled acknowledges a cancel and proves that nothing of the run is alive. While
 // something is, the plane hears so and the tree is ended again, until the plane gives up.
 func (r *run) cancelled(ctx context.Context) error {
-	if _, err := r.chain.say(ctx, wire.KindCancelAck, wire.CancelAck{}); err != nil {
+	if err := r.acknowledge(); err != nil {
 		return err
 	}
 	for told := false; ; {
 		live, err := r.bury(ctx)
 		if err == nil && len(live) == 0 {
+			failpoint.Here("worker.before-tombstone")
 			_, err := r.chain.say(ctx, wire.KindCancelProof, wire.CancelProof{Live: []wire.Process{}, Checks: 2})
+			failpoint.Here("worker.tombstone-answered")
 			return err
 		}
 		if !told {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/artifacts"
 	"inband/service/plane/wire"
@@ -28,7 +29,9 @@ func (r *run) verify(worker context.Context) error {
 	}
 	v.Reason, v.Output = clip(v.Reason, maxText), clip(r.blot(v.Output), maxText)
 	r.log.Info("judged", "verdict", v.Verdict, "reason", v.Reason)
+	failpoint.Here("worker.before-verdict")
 	_, err = r.chain.say(r.talk, wire.KindVerdict, v)
+	failpoint.Here("worker.verdict-answered")
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/artifacts"
 	"inband/service/plane/wire"
@@ -122,10 +123,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return drained(ctx, err)
 	}
+	failpoint.Here("worker.before-boot")
 	w.session, err = Begin(ctx, w.cfg.Client, w.cfg.State, e, w.cfg.Version, found, w.log)
 	if err != nil {
 		return drained(ctx, err)
 	}
+	failpoint.Here("worker.booted")
 	for _, l := range gone { // the plane knows now
 		if err := w.cfg.State.forget(l.Subject, l.Folder); err != nil {
 			w.log.Warn("what an ended run has left cannot be removed", "subject", l.Subject, "err", err)

@@ -121,7 +121,14 @@ func TestResults(t *testing.T) {
 // What a cancel asks for is acknowledged, done and proved, in this order.
 func TestCancel(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
-		k := &hands{do: lasts(time.Hour, leaves(0))}
+		k := &hands{do: func(ctx context.Context, _ Task, _ Report) (Outcome, error) {
+			<-ctx.Done()
+			time.Sleep(5 * time.Second) // it takes its time to end
+			if n := h.number(`SELECT count(*) FROM callback WHERE kind = 'cancel-ack'`); n != 1 {
+				t.Errorf("%d acknowledgements while the command is being ended, want 1", n)
+			}
+			return Outcome{Exit: -1, Stopped: stoppedCancelled, Checks: 2}, nil
+		}}
 		h.start(h.member("smith", ops.Worker, k))
 		d := h.spawn(job)
 		h.await("the run", "RUNNING", func() string { return h.run(d) })
