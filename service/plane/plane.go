@@ -133,6 +133,7 @@ type Plane struct {
 	counts    counts
 	offers    offers
 	watch     watch
+	settling  sync.Mutex // held while a clock that was set is dealt with
 
 	life      context.Context
 	stop      context.CancelFunc

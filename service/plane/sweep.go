@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/journal"
 )
@@ -54,6 +55,16 @@ func (w *watch) reset(wall time.Time) {
 	w.wall, w.mono = wall.Round(0), time.Now()
 }
 
+// follow measures from now on, unless the clocks are apart by most or more: what they drift
+// by themselves does not add up.
+func (w *watch) follow(wall time.Time, most time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if (wall.Round(0).Sub(w.wall) - time.Since(w.mono)).Abs() < most {
+		w.wall, w.mono = wall.Round(0), time.Now()
+	}
+}
+
 // apart is how much further the wall clock has gone than the monotonic one.
 func (w *watch) apart(wall time.Time) time.Duration {
 	w.mu.Lock()
@@ -90,18 +101,19 @@ func (p *Plane) settleClock(ctx context.Context) error {
 	if !p.jumped() {
 		return nil
 	}
+	p.settling.Lock() // so that one jump is one event, whoever notices it
+	defer p.settling.Unlock()
 	by, stopped := p.watch.apart(p.Clock()), p.watch.asleep()
-	did := false
+	if !p.jumped() {
+		return nil // another has dealt with it
+	}
 	err := p.store.Update(ctx, func(tx journal.Tx) error {
-		if did = p.jumped(); !did {
-			return nil // another has dealt with it
-		}
 		if err := p.grace(tx); err != nil {
 			return err
 		}
 		return event(tx, "plane", "plane.clock_jump", map[string]any{"by_ms": by.Milliseconds(), "stopped_ms": stopped.Milliseconds()})
 	})
-	if err != nil || !did {
+	if err != nil {
 		return err
 	}
 	p.watch.reset(p.Clock())
@@ -189,9 +201,7 @@ func (p *Plane) sweep(ctx context.Context, whole bool) (next time.Time, err erro
 		return time.Time{}, err
 	}
 	p.watch.awake()
-	if p.watch.apart(p.Clock()).Abs() < p.TTL/4 {
-		p.watch.reset(p.Clock()) // what clocks drift apart by themselves does not add up
-	}
+	p.watch.follow(p.Clock(), p.TTL/4)
 	if whole {
 		if err := p.scan(ctx); err != nil {
 			return time.Time{}, err
@@ -362,6 +372,7 @@ func (p *Plane) tellAll(ctx context.Context, list []overdue) (did int, err error
 		return nil
 	})
 	if err == nil {
+		failpoint.Here("plane.swept")
 		for kind, n := range told {
 			p.counts.add("swept", string(kind), n)
 		}
