@@ -147,7 +147,7 @@ var longWorlds = []bounds{
 	{name: "long deadline", ticks: 6, deadline: 3, leases: 2, workers: 1, says: "rth", words: 1, budget: Budget{Window: 1}, cancel: true},
 	{name: "long people", ticks: 4, deadline: 4, leases: 3, workers: 1, says: "wr", budget: Budget{HumanBlocker: 1}, people: true, cancel: true},
 	{name: "long reboots", ticks: 4, deadline: 9, leases: 2, workers: 1, says: "rt", reboots: 1, budget: Budget{WorkerLost: 1}, cancel: true},
-	{name: "long outside", ticks: 4, deadline: 9, leases: 3, workers: 2, says: "ipwfr", budget: Budget{WorkerLost: 1}, outside: true, people: true},
+	{name: "long outside", ticks: 4, deadline: 9, leases: 3, workers: 1, says: "ipwfr", budget: Budget{WorkerLost: 1}, outside: true, people: true},
 	{name: "long restored", ticks: 6, deadline: 9, leases: 3, workers: 2, says: "r", budget: Budget{WorkerLost: 1}, restore: true},
 	{name: "long verdicts", ticks: 3, deadline: 9, leases: 3, workers: 2, says: "rf", budget: Budget{InvalidResult: 1}, verifier: true, people: true, cancel: true},
 }
