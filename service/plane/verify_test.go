@@ -862,6 +862,13 @@ func TestVerifierLease(t *testing.T) {
 	if got := c.verification(d).leaseUntil; !got.Equal(until) {
 		t.Errorf("a dead command extended the lease to %v from %v", got, until)
 	}
+	c.must(func(tx journal.Tx) error { _, err := tx.Exec(`UPDATE plane SET state = 'off'`); return err })
+	if ack, fault := c.hear(s.message(t, wire.KindHeartbeat, wire.Heartbeat{Alive: true}, true), "judge"); fault != nil || !ack.Drain || ack.LeaseMS <= 0 {
+		t.Errorf("while the plane is off: %+v %v", ack, fault)
+	}
+	if got := c.verification(d).leaseUntil; !got.Equal(until) {
+		t.Errorf("a plane that is off extended the lease to %v from %v", got, until)
+	}
 	c.must(func(tx journal.Tx) error {
 		_, err := tx.Exec(`UPDATE plane SET hold_until = $1`, tx.Now().Add(time.Hour).UnixMilli())
 		return err
