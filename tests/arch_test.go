@@ -41,7 +41,7 @@ var permitted = map[string]struct {
 	"service/plane/wire":        {[]string{"ops"}, "what the plane and its workers say to each other, signed"},
 	"adaptors/httpapi":          {[]string{"ops", "service", "service/access", "service/journal", "service/journal/notary", "service/plane", "service/plane/wire", "service/threads", "service/timers"}, "HTTP on top of the service"},
 	"adaptors/webhook":          {[]string{"ops", "service", "service/threads"}, "a chat behind signed HTTP"},
-	"adaptors/worker":           {[]string{"ops", "service/artifacts", "service/plane/wire"}, "the other end of the plane, which knows the gateway by its routes only"},
+	"adaptors/worker":           {[]string{"ops", "failpoint", "service/artifacts", "service/plane/wire"}, "the other end of the plane, which knows the gateway by its routes only"},
 	"adaptors/adaptortest":      {[]string{"ops", "harvester", "service", "service/access", "service/journal", "service/journal/sqlite", "service/threads"}, "what every adaptor of a chat passes"},
 	"cmd/box":                   {[]string{"*"}, "wires everything"},
 	"tests":                     {[]string{"*"}, "looks at everything"},

@@ -52,6 +52,8 @@ type gatewayConfig struct {
 	Artifacts int64
 	// Approvals is how long a call waits for one; 0 is the door's own time.
 	Approvals time.Duration
+	// Lease and Heartbeat are those of workers; 0 is the plane's own.
+	Lease, Heartbeat time.Duration
 	// Enclose puts the process into a cgroup of its own, which only a process that is a
 	// gateway and nothing else should do.
 	Enclose bool
@@ -224,6 +226,7 @@ func (g *gateway) openPlane(directory *access.Directory) error {
 	}
 	if g.plane, err = plane.New(plane.Config{
 		Store: g.store, Door: g.door, Directory: directory, Policy: g.policy, Artifacts: g.files, Notices: notices{g.threads}, Key: key, Log: g.log,
+		TTL: g.cfg.Lease, Heartbeat: g.cfg.Heartbeat,
 	}); err != nil {
 		return err
 	}

@@ -19,13 +19,14 @@ import (
 	"inband/ops"
 	"inband/service"
 	"inband/service/artifacts"
+	"inband/service/plane"
 )
 
 func (a *app) serveCommand() *cobra.Command {
 	var listen string
 	var hosts, credentials, unconfined []string
 	var rootOps bool
-	var grace, approvals time.Duration
+	var grace, approvals, lease, heartbeat time.Duration
 	rate := rateFlag(service.DefaultRate)
 	kept := sizeFlag(artifacts.DefaultQuota)
 	var verbose bool
@@ -65,6 +66,9 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 			if approvals < service.MinApprovalTTL || approvals > service.MaxApprovalTTL {
 				return usagef("--approval-ttl %s: want %s to %s", approvals, service.MinApprovalTTL, service.MaxApprovalTTL)
 			}
+			if heartbeat < minHeartbeat || lease > maxLease || lease < 3*heartbeat {
+				return usagef("--lease %s, --heartbeat %s: want a heartbeat of at least %s and a lease of at least three heartbeats and at most %s", lease, heartbeat, minHeartbeat, maxLease)
+			}
 			signal.Ignore(syscall.SIGPIPE) // a reader of the log that goes must not end the gateway
 			hangups := make(chan os.Signal, 1)
 			signal.Notify(hangups, syscall.SIGHUP)
@@ -82,7 +86,7 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 				return err
 			}
 			g, err := openGateway(cmd.Context(), gatewayConfig{
-				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Artifacts: int64(kept), Approvals: approvals, Grace: grace, Ops: allowed, Version: readBuild().String(), Log: log, Enclose: true,
+				Folder: folder, Listen: listen, Hosts: hosts, Rate: ops.Rate(rate), Artifacts: int64(kept), Approvals: approvals, Grace: grace, Lease: lease, Heartbeat: heartbeat, Ops: allowed, Version: readBuild().String(), Log: log, Enclose: true,
 			})
 			if err != nil {
 				return err
@@ -112,6 +116,8 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 	f.StringVar(&listen, "listen", "127.0.0.1:8787", "address to listen on, HOST:PORT")
 	f.StringArrayVar(&hosts, "host", nil, "a further name of this gateway (may be repeated)")
 	f.DurationVar(&grace, "grace", 10*time.Second, "how long what runs may go on after SIGTERM")
+	f.DurationVar(&lease, "lease", plane.StandardTTL, "how long a worker has its work without being heard")
+	f.DurationVar(&heartbeat, "heartbeat", plane.StandardHeartbeat, "how often a worker must be heard, at least three times in a lease")
 	f.Var(&rate, "rate", "how many calls an identity other than an operator may order in a second, a minute or an hour")
 	f.StringArrayVar(&credentials, "credential-env", nil, "a variable of the environment that ops may refer to as env:NAME (may be repeated)")
 	f.BoolVar(&rootOps, "allow-root-ops", false, "let ops run as root whose op file says run_as: root")
@@ -119,6 +125,13 @@ as nobody unless their op file names another user; --allow-root-ops lets that be
 	f.BoolVar(&verbose, "verbose", false, "log debug messages too")
 	return cmd
 }
+
+// Bounds of leases. A shorter heartbeat is a burden and no help; a longer lease keeps work
+// from whoever could do it.
+const (
+	minHeartbeat = 100 * time.Millisecond
+	maxLease     = time.Hour
+)
 
 // rateFlag is a rate as op files write it: COUNT/s, COUNT/m or COUNT/h.
 type rateFlag ops.Rate

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/access"
 	"inband/service/journal"
@@ -412,6 +413,7 @@ func (p *Plane) Begin(ctx context.Context, envelope []byte) (wire.Session, error
 	if err != nil {
 		return wire.Session{}, stored(err)
 	}
+	failpoint.Here("plane.booted")
 	return wire.Session{Token: token, PlaneKey: p.Key.Public().(ed25519.PublicKey), TTLMS: p.TTL.Milliseconds(), HeartbeatMS: p.Heartbeat.Milliseconds()}, nil
 }
 

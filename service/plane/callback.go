@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/artifacts"
 	"inband/service/journal"
@@ -71,6 +72,10 @@ func (p *Plane) Callback(ctx context.Context, by ops.Identity, envelope []byte) 
 			p.refused(err)
 			return wire.Ack{}, err
 		}
+		if m.Kind == wire.KindVerdict {
+			failpoint.Here("plane.verdict-taken")
+		}
+		failpoint.Here("plane.callback-taken")
 		p.counts.add("callbacks", string(m.Kind), 1)
 		return ack, nil
 	}

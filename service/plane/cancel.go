@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/access"
 	"inband/service/journal"
@@ -40,6 +41,9 @@ func (p *Plane) CancelDelegation(ctx context.Context, by ops.Identity, id string
 		s, err = p.showTo(tx, by, id)
 		return err
 	})
+	if err == nil {
+		failpoint.Here("plane.cancelled")
+	}
 	return s, stored(err)
 }
 

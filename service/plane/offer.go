@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/journal"
 	"inband/service/plane/wire"
@@ -51,6 +52,7 @@ func (p *Plane) Poll(ctx context.Context, by ops.Identity, q wire.Poll) ([]byte,
 			return nil, stored(err)
 		}
 		if grant != nil {
+			failpoint.Here("plane.granted")
 			p.counts.add("polls", "granted", 1)
 			envelope, _, err := wire.Seal(p.Key, wire.KindGrant, grant)
 			return envelope, err

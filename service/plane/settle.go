@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service/journal"
 	"inband/service/plane/wire"
@@ -45,6 +46,7 @@ func (p *Plane) closeDelegation(tx journal.Tx, h *held, as DelegationState, reas
 	if err != nil {
 		return err
 	}
+	failpoint.Here("plane.before-settle")
 	switch err := p.door.Settle(tx, h.delegation.call, outcome); {
 	case unsettled(err):
 		// Somebody has settled the call before. What the delegation came to stands all the
@@ -55,6 +57,7 @@ func (p *Plane) closeDelegation(tx journal.Tx, h *held, as DelegationState, reas
 	case err != nil:
 		return fmt.Errorf("settle the call of %s: %w", h.delegation.id, err)
 	}
+	failpoint.Here("plane.settled")
 	if p.notices == nil {
 		return nil
 	}

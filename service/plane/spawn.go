@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service"
 	"inband/service/journal"
@@ -97,6 +98,7 @@ func (p *Plane) spawn(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 	if err := p.insertRun(tx, &r, now); err != nil {
 		return ops.Outcome{}, err
 	}
+	failpoint.Here("plane.spawned")
 	return ops.Outcome{State: ops.Accepted}, event(tx, "delegation/"+d.id, "delegation.spawned", map[string]any{
 		"delegation": d.id, "run": r.run, "call": c.ID, "by": c.By, "implementation": d.implementation, "capabilities": d.capabilities,
 		"instruction": d.instruction, "revision": d.revision, "worktree": d.worktree, "deadline": ops.Stamp(d.deadline), "due_ms": dueMS(r.dueAt),
@@ -205,6 +207,7 @@ func (p *Plane) newRun(tx journal.Tx, h *held, e Event, effect Effect) error {
 	if err := p.insertRun(tx, &r, now); err != nil {
 		return err
 	}
+	failpoint.Here("plane.new-run")
 	return event(tx, "delegation/"+h.delegation.id, "run.dispatched", map[string]any{
 		"delegation": h.delegation.id, "run": r.run, "attempt": r.attempt, "implementation": r.implementation, "capabilities": h.delegation.capabilities,
 		"after": h.run.run, "class": effect.Class, "not_before": ops.Stamp(r.notBefore), "due_ms": dueMS(earlier(r.dueAt, r.notBefore)),

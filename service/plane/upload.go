@@ -8,6 +8,7 @@ import (
 	"io"
 	"path"
 
+	"inband/failpoint"
 	"inband/ops"
 	"inband/service"
 	"inband/service/access"
@@ -74,6 +75,7 @@ func (p *Plane) Upload(ctx context.Context, by ops.Identity, envelope []byte) (w
 	if err != nil {
 		return wire.Uploading{}, uploadFault(err)
 	}
+	failpoint.Here("plane.upload-begun")
 	return uploading(up), nil
 }
 
