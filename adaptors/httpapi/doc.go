@@ -29,6 +29,9 @@
 //     would take the first of repeated parameters, ignore unknown ones, accept
 //     repeated and misspelt members, and repeat values in its errors.
 //   - Stream: one client of /v1/events.
+//   - Lane: places for one kind of requests. Those of workers, their polls and those of
+//     strangers have each their own, so that no kind keeps another out.
+//   - Final: said, in details, of a fault that an envelope gets however often it is sent.
 //
 // # Waiting
 //
