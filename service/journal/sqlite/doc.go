@@ -28,4 +28,5 @@
 // the owner. What stands in PATH-wal is not in PATH yet: copy both together, from a
 // closed store, or neither, and never put one beside another time's. The file system
 // must be a local one; flock and shared memory do not cross a network.
+// [Store.Backup] copies an open store.
 package sqlite
