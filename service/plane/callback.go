@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -188,12 +187,12 @@ func files(list []wire.File) error {
 	seen := make(map[string]bool, len(list))
 	for _, f := range list {
 		switch {
-		case !fs.ValidPath(f.Name) || f.Name == "." || len(f.Name) > 512:
-			return fmt.Errorf("the file %s: want a clean relative path of at most 512 bytes", shown(f.Name))
+		case artifacts.CheckName(f.Name) != nil:
+			return fmt.Errorf("the file %s: want a clean relative path of at most %d bytes, without what cannot be seen", shown(f.Name), artifacts.MaxName)
 		case !artifacts.Digest(f.Digest).Valid():
 			return fmt.Errorf("the digest %s: want sha256: and 64 lower-case hex digits", shown(f.Digest))
-		case f.Bytes < 0 || len(f.Kind) > 128:
-			return fmt.Errorf("the file %s: a length below 0 or a kind of over 128 bytes", shown(f.Name))
+		case f.Bytes < 0 || !line(f.Kind, 128):
+			return fmt.Errorf("the file %s: a length below 0, or a kind that is not one line of at most 128 bytes", shown(f.Name))
 		case seen[f.Name]:
 			return fmt.Errorf("the file %s comes twice", shown(f.Name))
 		}
@@ -315,10 +314,12 @@ func (p *Plane) follows(tx journal.Tx, h *held, m wire.Message, who principalRow
 	return err
 }
 
-// leave writes which files a run has left.
+// leave writes which files a run has left: of those that it names, the ones whose bytes have
+// come from it. What it names beside them is nothing, and opens nobody's bytes to it.
 func leave(tx journal.Tx, run string, list []wire.File) error {
 	for _, f := range list {
-		if _, err := tx.Exec(`INSERT INTO run_file (run, name, digest, bytes, kind, at) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (run, name, digest) DO NOTHING`,
+		if _, err := tx.Exec(`INSERT INTO run_file (run, name, digest, bytes, kind, at) SELECT $1, $2, $3, $4, $5, $6
+				WHERE EXISTS (SELECT 1 FROM artifact WHERE run = $1 AND name = $2 AND digest = $3 AND bytes = $4) ON CONFLICT (run, name, digest) DO NOTHING`,
 			run, f.Name, f.Digest, f.Bytes, f.Kind, tx.Now().UnixMilli()); err != nil {
 			return err
 		}

@@ -193,8 +193,9 @@ func (p *Plane) fetchable(tx journal.Tx, by ops.Identity, d artifacts.Digest) (n
 			WHERE x.worker = $1 AND x.boot = $2 AND x.state IN ('LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED') AND x.lease_until > $3 AND f.digest = $4`,
 			id, who.boot, now, digest)
 	} else {
-		first(`SELECT f.name FROM verification v JOIN run_file f ON f.run = v.run
-			WHERE v.verifier = $1 AND v.boot = $2 AND v.state = 'LEASED' AND v.lease_until > $3 AND f.digest = $4`, id, who.boot, now, digest)
+		// All that a verdict may go by, which may have been attested after the result.
+		first(`SELECT a.name FROM verification v JOIN artifact a ON a.run = v.run WHERE v.verifier = $1 AND v.boot = $2 AND v.state = 'LEASED' AND v.lease_until > $3
+			AND a.digest = $4 AND EXISTS (SELECT 1 FROM attestation t WHERE t.run = a.run AND t.name = a.name AND t.digest = a.digest)`, id, who.boot, now, digest)
 	}
 	if err != nil || name != "" {
 		return name, err

@@ -1,0 +1,128 @@
+package plane
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"inband/ops"
+	"inband/service/artifacts"
+	"inband/service/journal"
+	"inband/service/plane/wire"
+)
+
+// Nothing that a worker says names bytes that its runs have not left, in whatever state it
+// says so. What a run names can be fetched, is kept, and is given to the next attempt.
+func TestNobodyNamesBytesOfOthers(t *testing.T) {
+	secret := "the secret of another one"
+	for _, tc := range []struct {
+		name string
+		say  func(*yard, *tenure, wire.File) error
+	}{
+		{"checkpoint", func(_ *yard, g *tenure, f wire.File) error {
+			_, err := g.try(wire.KindCheckpoint, wire.Checkpoint{Files: []wire.File{f}})
+			return err
+		}},
+		{"result", func(_ *yard, g *tenure, f wire.File) error {
+			_, err := g.try(wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{f}})
+			return err
+		}},
+		{"failed result", func(_ *yard, g *tenure, f wire.File) error {
+			_, err := g.try(wire.KindResult, wire.Result{Class: string(TaskFailed), Files: []wire.File{f}})
+			return err
+		}},
+		{"checkpoint of a run that is to stop", func(y *yard, g *tenure, f wire.File) error {
+			if _, err := y.plane.CancelDelegation(y.t.Context(), ada, g.Delegation, CancelRequest{}); err != nil {
+				return err
+			}
+			_, err := g.try(wire.KindCheckpoint, wire.Checkpoint{Files: []wire.File{f}})
+			return err
+		}},
+		{"late result that is adopted", func(y *yard, g *tenure, f wire.File) error {
+			y.pass(y.plane.TTL + time.Second)
+			_, err := g.try(wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{f}})
+			y.pass(2 * y.plane.TTL)
+			return err
+		}},
+		{"attestation", func(_ *yard, g *tenure, f wire.File) error {
+			_, err := g.try(wire.KindAttest, wire.Attest{Name: f.Name, Digest: f.Digest, Envelope: g.hand.sealed(g.statement(f))})
+			return err
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inYard(t, nil, func(t *testing.T, y *yard) {
+				d, size, err := y.files.Put(t.Context(), strings.NewReader(secret), 1<<20)
+				if err != nil {
+					t.Fatal(err)
+				}
+				y.do(func(tx journal.Tx) error {
+					return artifacts.Add(tx, artifacts.Artifact{Digest: d, Name: "secret", Kind: "text/plain", Bytes: size, Owner: ops.Identity{ID: "other", Role: ops.Agent}})
+				})
+				smith, jones, judge := y.hire("smith", ops.Worker), y.hire("jones", ops.Worker), y.hire("judge", ops.Verifier)
+				y.spawn(`{"task":"Read what is not yours.","retries":{"task_failed":1}}`)
+				g := smith.must(0)
+				g.started()
+				_ = tc.say(y, g, wire.File{Name: "secret", Digest: string(d), Bytes: size}) // refused or not
+				for _, h := range []*hand{smith, jones, judge} {
+					if other := h.poll(0); other != nil && len(other.Earlier) > 0 {
+						t.Errorf("%s is told of %+v", h.who, other.Earlier)
+					}
+					if got, err := h.fetched(string(d)); codeOf(err) != ops.NotFound {
+						t.Errorf("%s fetches %q, %v", h.who, got, err)
+					}
+				}
+				if n := y.number(`SELECT count(*) FROM run_file`); n != 0 {
+					t.Errorf("%d files of runs are named", n)
+				}
+			})
+		})
+	}
+}
+
+// Whatever a verifier is told of, it can fetch: also what was attested only after the
+// result, and what a result named that came too late and was adopted.
+func TestAVerifierFetchesAllThatItIsToldOf(t *testing.T) {
+	attested := func(g *tenure, f wire.File) {
+		g.say(wire.KindAttest, wire.Attest{Name: f.Name, Digest: f.Digest, Envelope: g.hand.sealed(g.statement(f))})
+	}
+	for _, tc := range []struct {
+		name string
+		end  func(*yard, *tenure)
+	}{
+		{"returned", func(y *yard, g *tenure) {
+			f := g.upload("report", "all is well")
+			attested(g, f)
+			g.say(wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{f}})
+		}},
+		{"attested after the result", func(y *yard, g *tenure) {
+			g.say(wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{}})
+			attested(g, g.upload("report", "all is well"))
+		}},
+		{"adopted", func(y *yard, g *tenure) {
+			f := g.upload("report", "all is well")
+			attested(g, f)
+			y.pass(y.plane.TTL + time.Second)
+			_, err := g.try(wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{f}})
+			wantFault(y.t, err, ops.StaleFence, true)
+			y.pass(2 * y.plane.TTL)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inYard(t, nil, func(t *testing.T, y *yard) {
+				smith, judge := y.hire("smith", ops.Worker), y.hire("judge", ops.Verifier)
+				d := y.spawn(`{"task":"Report.","artifacts":["report"]}`)
+				g := smith.must(0)
+				g.started()
+				tc.end(y, g)
+				y.wants(d, Succeeded, Verifying)
+				v := judge.must(0)
+				if len(v.Result.Files) != 1 {
+					t.Fatalf("told of %+v", v.Result.Files)
+				}
+				if got, err := judge.fetched(v.Result.Files[0].Digest); err != nil || got != "all is well" {
+					t.Errorf("fetched %q, %v", got, err)
+				}
+			})
+		})
+	}
+}
