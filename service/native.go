@@ -8,10 +8,11 @@ import (
 	"inband/ops"
 )
 
-// ToolsList returns the op tools.list, which lists the registry of d that is in force.
+// ToolsList returns the op tools.list, which lists the registry of d that is in force. A
+// thread is shown its text.
 func ToolsList(d *Door) ops.Bound {
 	return ops.Bound{Op: ops.ToolsList(), Executor: ops.ExecutorFunc(func(_ context.Context, c ops.Call) (ops.Outcome, error) {
-		return ops.Success(ops.NewResult(d.List(c.By), "")), nil
+		return ops.Success(ops.NewResult(d.Tools(c.By), "/text")), nil
 	})}
 }
 
