@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -71,7 +70,7 @@ func (d *Directory) Add(ctx context.Context, id ops.Identity, agents ...ops.Iden
 	case id.Role != ops.Bridge && len(agents) > 0:
 		return "", ops.Faultf(ops.BadRequest, "only a bridge has agents, and %s is no bridge", id.ID)
 	}
-	token = newToken()
+	token = NewToken()
 	err = d.store.Update(ctx, func(tx journal.Tx) error {
 		n, err := tx.Exec(`INSERT INTO identity (id, role, created_at) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING`,
 			string(id.ID), string(id.Role), tx.Now().UnixMilli())
@@ -144,7 +143,7 @@ func (d *Directory) Revoke(ctx context.Context, id ops.IdentityID) (at time.Time
 		if _, err := tx.Exec(`UPDATE identity SET revoked_at = $1 WHERE id = $2`, at.UnixMilli(), string(id)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(`UPDATE token SET revoked_at = $1 WHERE identity = $2 AND revoked_at IS NULL`, at.UnixMilli(), string(id)); err != nil {
+		if err := endTokens(tx, id); err != nil {
 			return err
 		}
 		return event(tx, id, "agent.revoked", map[string]any{"id": id})
@@ -156,7 +155,7 @@ func (d *Directory) Revoke(ctx context.Context, id ops.IdentityID) (at time.Time
 // in the same commit. An identity that does not exist is NotFound; one that is revoked
 // is a Conflict and stays so.
 func (d *Directory) Rotate(ctx context.Context, id ops.IdentityID) (token string, err error) {
-	token = newToken()
+	token = NewToken()
 	err = d.store.Update(ctx, func(tx journal.Tx) error {
 		known, revoked := false, (*int64)(nil)
 		if err := tx.Query(`SELECT revoked_at FROM identity WHERE id = $1`, func(scan func(...any) error) error {
@@ -171,7 +170,7 @@ func (d *Directory) Rotate(ctx context.Context, id ops.IdentityID) (token string
 		case revoked != nil:
 			return ops.Faultf(ops.Conflict, "the identity %s is revoked for good; make another one", id)
 		}
-		if _, err := tx.Exec(`UPDATE token SET revoked_at = $1 WHERE identity = $2 AND revoked_at IS NULL`, tx.Now().UnixMilli(), string(id)); err != nil {
+		if err := endTokens(tx, id); err != nil {
 			return err
 		}
 		if err := keepToken(tx, id, token); err != nil {
@@ -189,6 +188,12 @@ func (d *Directory) Rotate(ctx context.Context, id ops.IdentityID) (token string
 func keepToken(tx journal.Tx, id ops.IdentityID, token string) error {
 	_, err := tx.Exec(`INSERT INTO token (id, hash, identity, hint, created_at) VALUES ($1, $2, $3, $4, $5)`,
 		"k-"+strings.ToLower(ulid.Make().String()), hash(token), string(id), token[:len(TokenPrefix)+4], tx.Now().UnixMilli())
+	return err
+}
+
+// endTokens ends all tokens that id has.
+func endTokens(tx journal.Tx, id ops.IdentityID) error {
+	_, err := tx.Exec(`UPDATE token SET revoked_at = $1 WHERE identity = $2 AND revoked_at IS NULL`, tx.Now().UnixMilli(), string(id))
 	return err
 }
 
@@ -326,14 +331,6 @@ func event(tx journal.Tx, id ops.IdentityID, kind string, body any) error {
 
 func unknownIdentity(id ops.IdentityID) error {
 	return ops.Faultf(ops.NotFound, "there is no identity %q", clip(string(id)))
-}
-
-func newToken() string {
-	b := make([]byte, tokenBytes)
-	if _, err := rand.Read(b); err != nil {
-		panic(err) // crypto/rand does not fail on a system that runs
-	}
-	return TokenPrefix + hex.EncodeToString(b)
 }
 
 // hash is what the store keeps of a token. A token has 256 bits of entropy, so a

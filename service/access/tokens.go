@@ -1,6 +1,9 @@
 package access
 
 import (
+	"crypto/rand"
+	"encoding/hex"
+
 	"inband/ops"
 	"inband/service/journal"
 )
@@ -23,7 +26,13 @@ func Make(tx journal.Tx, id ops.Identity) error {
 }
 
 // NewToken returns a token that stands for nobody until Issue has given it to somebody.
-func NewToken() string { return newToken() }
+func NewToken() string {
+	b := make([]byte, tokenBytes)
+	if _, err := rand.Read(b); err != nil {
+		panic(err) // crypto/rand does not fail on a system that runs
+	}
+	return TokenPrefix + hex.EncodeToString(b)
+}
 
 // Issue gives, in tx, a live identity a token of NewToken's and ends its others. NotFound
 // if there is no such identity or it is revoked.
@@ -33,7 +42,7 @@ func Issue(tx journal.Tx, id ops.IdentityID, token string) error {
 	} else if !live {
 		return unknownIdentity(id)
 	}
-	if _, err := tx.Exec(`UPDATE token SET revoked_at = $1 WHERE identity = $2 AND revoked_at IS NULL`, tx.Now().UnixMilli(), string(id)); err != nil {
+	if err := endTokens(tx, id); err != nil {
 		return err
 	}
 	return keepToken(tx, id, token)
@@ -42,12 +51,11 @@ func Issue(tx journal.Tx, id ops.IdentityID, token string) error {
 // End revokes, in tx, an identity that is no operator, and its tokens, for good. One that
 // is revoked already, or does not exist, stays as it is.
 func End(tx journal.Tx, id ops.IdentityID) error {
-	now := tx.Now().UnixMilli()
-	n, err := tx.Exec(`UPDATE identity SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL AND role <> 'operator'`, now, string(id))
+	n, err := tx.Exec(`UPDATE identity SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL AND role <> 'operator'`, tx.Now().UnixMilli(), string(id))
 	if err != nil || n == 0 {
 		return err
 	}
-	if _, err := tx.Exec(`UPDATE token SET revoked_at = $1 WHERE identity = $2 AND revoked_at IS NULL`, now, string(id)); err != nil {
+	if err := endTokens(tx, id); err != nil {
 		return err
 	}
 	return event(tx, id, "agent.revoked", map[string]any{"id": id})
