@@ -147,6 +147,8 @@ func renderings(s string) map[string]string {
 		"Whole/bad":   envelope.Whole(failure),
 		"Neutral":     envelope.Neutral(s),
 		"Note":        envelope.Note("%s, %v and %d", s, call.Op, 7),
+		"Fenced":      envelope.Fenced(s),
+		"Fenced/note": envelope.Note("Delegation %s: %s", s, s) + envelope.Fenced(s),
 		"Parked":      envelope.Parked(call, s, s, at, s),
 		"Words":       envelope.Words(s),
 		"Split":       strings.Join(envelope.Split(envelope.Words(s), envelope.Limit{Size: envelope.MinSize, Parts: 2, Whole: s}), ""),

@@ -72,6 +72,10 @@ func Note(format string, args ...any) string {
 	return "ℹ " + fmt.Sprintf(format, fit...) + "\n"
 }
 
+// Fenced is text of somebody in a fence that it cannot close, neutral and to be read, for a
+// post of its own or below a Note. It ends in a line break.
+func Fenced(text string) string { return fence(text, "text") }
+
 func mark(s ops.State) string {
 	switch s {
 	case ops.Succeeded:

@@ -69,8 +69,13 @@ type notices struct{ threads *threads.Threads }
 var _ plane.Notices = notices{}
 
 // Note implements plane.Notices.
-func (n notices) Note(tx journal.Tx, a ops.Address, about, text string) error {
-	return n.threads.Tell(tx, a, about, text)
+func (n notices) Note(tx journal.Tx, a ops.Address, about, text, words string) error {
+	return n.threads.Tell(tx, a, about, text, words)
+}
+
+// Begun implements plane.Notices.
+func (n notices) Begun(tx journal.Tx, call ops.Call, delegation string) error {
+	return n.threads.Begun(tx, call, delegation)
 }
 
 // Closed implements plane.Notices.

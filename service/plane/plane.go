@@ -47,9 +47,13 @@ const (
 
 // Notices is what the plane tells the threads that its work was ordered in.
 type Notices interface {
-	// Note writes text into the thread of a, in tx. about is the delegation. The text may
-	// hold words of a worker, which are nobody's orders.
-	Note(tx journal.Tx, a ops.Address, about, text string) error
+	// Begun is told of each delegation that call has ordered, in the transaction that
+	// accepts the call. Nothing of it is done yet.
+	Begun(tx journal.Tx, call ops.Call, delegation string) error
+	// Note writes text of the plane's own into the thread of a, in tx, and below it words
+	// of somebody who works on the delegation, which are nobody's orders; "" for none.
+	// about is the delegation.
+	Note(tx journal.Tx, a ops.Address, about, text, words string) error
 	// Closed is told of each delegation that closes, in the transaction that closes it.
 	Closed(tx journal.Tx, n News) error
 }

@@ -231,17 +231,15 @@ func (p *Plane) ask(tx journal.Tx, h *held, question string) error {
 	if err != nil {
 		return err
 	}
-	var text string
-	switch {
+	switch id := h.delegation.id; {
 	case len(keys) > 0:
-		text = fmt.Sprintf("It waits for a person: worker %s intended a change outside, and nobody knows whether it happened (%s). Say so with box delegations resolve %s.",
-			h.run.worker, strings.Join(keys, ", "), h.delegation.id)
+		return p.note(tx, h, fmt.Sprintf("It waits for a person: worker %s intended a change outside, and nobody knows whether it happened. Say for each key below, with box delegations resolve %s --mutation KEY, whether it is --done or --absent, and how that is known with --proof.",
+			h.run.worker, id), strings.Join(keys, "\n"))
 	case question != "":
-		text = fmt.Sprintf("It waits for a person. Answer with box delegations resolve %s. Worker %s asks: %s", h.delegation.id, h.run.worker, question)
+		return p.note(tx, h, fmt.Sprintf("It waits for a person: worker %s asks what stands below. Answer with box delegations resolve %s resume --answer TEXT.", h.run.worker, id), question)
 	default:
-		text = fmt.Sprintf("It waits for a person: %s. Decide with box delegations resolve %s.", because(h), h.delegation.id)
+		return p.note(tx, h, fmt.Sprintf("It waits for a person: %s. Decide with box delegations resolve %s.", because(h), id), "")
 	}
-	return p.note(tx, h, text)
 }
 
 // because is why the run of h waits, in words.
@@ -259,11 +257,12 @@ func (p *Plane) alert(tx journal.Tx, h *held, what string) error {
 	}); err != nil {
 		return err
 	}
-	return p.note(tx, h, fmt.Sprintf("It needs somebody to look at it: %s. See box delegations show %s.", what, h.delegation.id))
+	return p.note(tx, h, fmt.Sprintf("It needs somebody to look at it: %s. See box delegations show %s.", what, h.delegation.id), "")
 }
 
-// note writes text into the thread that h was ordered in, if there is one.
-func (p *Plane) note(tx journal.Tx, h *held, text string) error {
+// note writes text, and somebody's words below it, into the thread that h was ordered in,
+// if there is one.
+func (p *Plane) note(tx journal.Tx, h *held, text, words string) error {
 	if p.notices == nil {
 		return nil
 	}
@@ -271,5 +270,5 @@ func (p *Plane) note(tx journal.Tx, h *held, text string) error {
 	if err != nil || call.From.Answer == nil {
 		return err
 	}
-	return p.notices.Note(tx, *call.From.Answer, h.delegation.id, text)
+	return p.notices.Note(tx, *call.From.Answer, h.delegation.id, text, words)
 }

@@ -146,7 +146,7 @@ func TestUnprovenMutationHoldsRetry(t *testing.T) {
 	first := c.held(d).run
 	c.lose(d)
 	c.is(d, WaitingHuman, Open)
-	if len(c.told.notes) != 1 || !strings.Contains(c.told.notes[0], "(K)") {
+	if len(c.told.notes) != 1 || !strings.Contains(c.told.notes[0], "\nK") {
 		t.Errorf("asked %q", c.told.notes)
 	}
 	for _, r := range []ResolveRequest{{Resolution: Resume}, {Resolution: Adopt}} {

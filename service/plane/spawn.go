@@ -99,6 +99,11 @@ func (p *Plane) spawn(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 		return ops.Outcome{}, err
 	}
 	failpoint.Here("plane.spawned")
+	if p.notices != nil {
+		if err := p.notices.Begun(tx, c, d.id); err != nil {
+			return ops.Outcome{}, err
+		}
+	}
 	return ops.Outcome{State: ops.Accepted}, event(tx, "delegation/"+d.id, "delegation.spawned", map[string]any{
 		"delegation": d.id, "run": r.run, "call": c.ID, "by": c.By, "implementation": d.implementation, "capabilities": d.capabilities,
 		"instruction": d.instruction, "revision": d.revision, "worktree": d.worktree, "deadline": ops.Stamp(d.deadline), "due_ms": dueMS(r.dueAt),

@@ -35,12 +35,13 @@ var (
 
 // said is what the plane told threads.
 type said struct {
+	begun  []string // delegations
 	notes  []string
 	closed []News
 }
 
-func (s *said) Note(_ journal.Tx, _ ops.Address, _, text string) error {
-	s.notes = append(s.notes, text)
+func (s *said) Note(_ journal.Tx, _ ops.Address, _, text, words string) error {
+	s.notes = append(s.notes, text+"\n"+words)
 	return nil
 }
 

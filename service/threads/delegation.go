@@ -12,17 +12,33 @@ import (
 // maxTold bounds the words that Tell and Ended show, in bytes. What is longer is cut.
 const maxTold = 8 << 10
 
-// Tell posts text, which somebody who works on a delegation has a say in, into the thread
-// of address a, in tx: a question that a person must answer, or what somebody should look
-// at. about is the delegation. The words are neutralised, and remembered as those of a
-// stranger: an order that stands in them, or in what an agent makes of them, is a
-// quotation. Of more than 8 KiB the beginning is shown.
-func (t *Threads) Tell(tx journal.Tx, a ops.Address, about, text string) error {
-	text = first(text, maxTold)
-	if err := keepMaterial(tx, a.Opaque, "", t.materialOf(text)); err != nil {
-		return err
+// Begun posts that the plane has accepted call as a delegation, in tx, into the thread
+// that the call is answered in, so that whoever reads there knows what to ask after and
+// does not take it for done. In a chat that can change its posts it is the placeholder of
+// the call, which its result takes the place of.
+func (t *Threads) Begun(tx journal.Tx, call ops.Call, delegation string) error {
+	if call.From.Answer == nil {
+		return nil
 	}
-	return t.remark(tx, a.Opaque, about, envelope.Note("Delegation %s:", about)+envelope.Words(text))
+	return t.send(tx, outgoing{kind: "note", about: progressOf(call.ID), thread: call.From.Answer.Opaque, call: call.ID,
+		body: envelope.Note("%s (%s) is accepted as delegation %s. Nothing of it is done yet: a worker has to do it, and a verifier to confirm it. What it comes to is posted here; box delegations show %s says what it waits for.",
+			string(call.Op), string(call.ID), delegation, delegation)})
+}
+
+// Tell posts text of the gateway's own into the thread of address a, in tx: what a person
+// must answer, or what somebody should look at. about is the delegation. Below it, in a
+// fence, stand words of somebody who works on the delegation, "" for none. They are
+// neutralised, and remembered as those of a stranger: an order that stands in them, or in
+// what an agent makes of them, is a quotation. Of more than 8 KiB the beginning is shown.
+func (t *Threads) Tell(tx journal.Tx, a ops.Address, about, text, words string) error {
+	body := envelope.Note("Delegation %s: %s", about, first(text, maxTold))
+	if words = first(words, maxTold); words != "" {
+		if err := keepMaterial(tx, a.Opaque, "", t.materialOf(words)); err != nil {
+			return err
+		}
+		body += envelope.Fenced(words)
+	}
+	return t.remark(tx, a.Opaque, about, body)
 }
 
 // remark puts a note into the outbox, of which there may be any number about one thing.
