@@ -511,7 +511,7 @@ func (p *Plane) DrainWorker(ctx context.Context, by ops.Identity, id string, on 
 		case who.draining == on:
 			return nil
 		}
-		if _, err := tx.Exec(`UPDATE principal SET draining = $1 WHERE id = $2`, on, id); err != nil {
+		if _, err := tx.Exec(`UPDATE principal SET draining = $1 WHERE id = $2`, flag(on), id); err != nil {
 			return err
 		}
 		kind := "worker.resumed"

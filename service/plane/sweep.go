@@ -470,12 +470,11 @@ func (p *Plane) sweepOthers(ctx context.Context) (next time.Time, err error) {
 	if err := p.store.View(ctx, func(tx journal.Tx) error {
 		ready, next = nil, time.Time{}
 		now := tx.Now().UnixMilli()
-		var verification, delegation *int64
-		if err := tx.Query(`SELECT (SELECT min(due_at) FROM verification WHERE due_at IS NOT NULL), (SELECT min(due_at) FROM delegation WHERE due_at IS NOT NULL)`,
-			func(scan func(...any) error) error { return scan(&verification, &delegation) }); err != nil {
+		var verification *int64
+		if err := tx.Query(`SELECT min(due_at) FROM verification WHERE due_at IS NOT NULL`, func(scan func(...any) error) error { return scan(&verification) }); err != nil {
 			return err
 		}
-		at := earlier(fromMilli(verification), fromMilli(delegation))
+		at := fromMilli(verification)
 		due = !at.IsZero() && at.UnixMilli() <= now
 		if !due {
 			next = at

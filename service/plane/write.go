@@ -41,7 +41,6 @@ type delegationRow struct {
 	answer             string
 	reason             string
 	deadline           time.Time
-	dueAt              time.Time
 	version            int64
 	createdAt          time.Time
 	closedAt           time.Time // zero: it is open
@@ -99,7 +98,7 @@ type held struct {
 
 const delegationColumns = `d.id, d.call, d.by_id, d.by_role, d.thread, d.implementation, d.revision, d.worktree, d.instruction, d.capabilities, d.credentials,
 	d.outputs, d.verify, d.retries, d.used, d.state, d.attempts, d.last_fence, d.verifications, d.cancel, d.cancel_by, d.cancel_reason, d.grace_ms, d.answer,
-	d.reason, d.deadline, d.due_at, d.version, d.created_at, d.closed_at`
+	d.reason, d.deadline, d.version, d.created_at, d.closed_at`
 
 const runColumns = `x.id, x.run, x.delegation, x.attempt, x.implementation, x.state, x.fence, x.worker, x.boot, x.lease_until, x.not_before, x.deadline,
 	x.cancel_deadline, x.cancel_acked_at, x.proof, x.seq, x.prev, x.progress, x.progress_at, x.pid, x.pid_start, x.class, x.reason, x.summary, x.question,
@@ -189,7 +188,7 @@ func (s *scanner) delegation(d *delegationRow) {
 	s.dest = append(s.dest, &d.id, (*string)(&d.call), (*string)(&d.by.ID), (*string)(&d.by.Role), &d.thread, &d.implementation, &d.revision, &d.worktree,
 		&d.instruction, s.json("capabilities", &d.capabilities), s.json("credentials", &d.credentials), s.json("outputs", &d.outputs), s.json("verify", &d.verify),
 		s.json("retries", &d.retries), s.json("used", &d.used), (*string)(&d.state), &d.attempts, &d.lastFence, &d.verifications, s.flag(&d.cancel),
-		(*string)(&d.cancelBy), &d.cancelReason, s.span(&d.grace), &d.answer, &d.reason, s.moment(&d.deadline), s.moment(&d.dueAt), &d.version,
+		(*string)(&d.cancelBy), &d.cancelReason, s.span(&d.grace), &d.answer, &d.reason, s.moment(&d.deadline), &d.version,
 		s.moment(&d.createdAt), s.moment(&d.closedAt))
 }
 
@@ -264,7 +263,7 @@ func (d *delegationRow) take(k Delegation, now time.Time) {
 	d.cancel, d.grace, d.reason = k.Cancel, k.Grace, k.Reason
 	switch {
 	case k.Closed && d.closedAt.IsZero():
-		d.closedAt, d.dueAt = now, time.Time{}
+		d.closedAt = now
 	case !k.Closed:
 		d.closedAt = time.Time{}
 	}
@@ -490,11 +489,11 @@ func (d *delegationRow) write(tx journal.Tx) error {
 	if err != nil {
 		return fmt.Errorf("budget of %s: %w", d.id, err)
 	}
-	args := []any{string(used), int64(d.attempts), d.lastFence, int64(d.verifications), d.cancel, string(d.cancelBy), d.cancelReason, d.grace.Milliseconds(),
+	args := []any{string(used), int64(d.attempts), d.lastFence, int64(d.verifications), flag(d.cancel), string(d.cancelBy), d.cancelReason, d.grace.Milliseconds(),
 		d.answer, d.reason, milli(d.closedAt), d.version, d.id}
 	set := ``
 	if d.state != d.read { // a column of an index, as those of a run
-		set, args = `, state = $14, due_at = $15`, append(args, string(d.state), milli(d.dueAt))
+		set, args = `, state = $14`, append(args, string(d.state))
 	}
 	n, err := tx.Exec(`UPDATE delegation SET used = $1, attempts = $2, last_fence = $3, verifications = $4, cancel = $5, cancel_by = $6, cancel_reason = $7,
 			grace_ms = $8, answer = $9, reason = $10, closed_at = $11, version = $12 + 1`+set+` WHERE id = $13 AND version = $12`, args...)
@@ -509,6 +508,15 @@ func (d *delegationRow) write(tx journal.Tx) error {
 	return nil
 }
 
+// flag is a bool as a column holds it.
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// orZero is a number as a column holds it, 0 being none.
 func orZero(n int64) any {
 	if n == 0 {
 		return nil

@@ -96,13 +96,11 @@ CREATE TABLE delegation (
     answer         TEXT NOT NULL,    -- of a person, for the run that waited
     reason         TEXT NOT NULL,
     deadline       BIGINT NOT NULL,
-    due_at         BIGINT,           -- of what its state waits for by itself
     version        BIGINT NOT NULL,
     created_at     BIGINT NOT NULL,
     closed_at      BIGINT,
     CHECK (state NOT IN ('COMPLETED', 'VERIFICATION_FAILED', 'CANCELLED', 'EXHAUSTED') OR closed_at IS NOT NULL)
 );
-CREATE INDEX delegation_due ON delegation (due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX delegation_by ON delegation (by_id, id);
 CREATE INDEX delegation_thread ON delegation (thread, id);
 CREATE INDEX delegation_state ON delegation (state, id);
