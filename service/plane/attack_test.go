@@ -126,3 +126,86 @@ func TestAVerifierFetchesAllThatItIsToldOf(t *testing.T) {
 		})
 	}
 }
+
+// What does not count is kept within a bound, whoever says it and however often, and opens
+// neither the journal nor the thread to a flood. Who has said nothing yet is still heard.
+func TestEvidenceIsBounded(t *testing.T) {
+	inYard(t, nil, func(t *testing.T, y *yard) {
+		smith, eve := y.hire("smith", ops.Worker), y.hire("eve", ops.Worker)
+		d := y.spawn(`{"task":"x","retries":{"worker_lost":0}}`)
+		g := smith.must(0)
+		g.started()
+		forged := *g // of another worker, with all of the run's ids
+		forged.hand, forged.Worker, forged.Boot = eve, eve.who.ID, eve.boot
+		for i := range 3 * MaxEvidence {
+			_, err := forged.try(wire.KindHeartbeat, alive(int64(i)))
+			wantFault(t, err, ops.StaleFence, true)
+		}
+		count := func(by ops.IdentityID) int64 {
+			return y.number(`SELECT count(*) FROM evidence WHERE worker = $1`, string(by))
+		}
+		if n := count("eve"); n != MaxEvidence {
+			t.Errorf("%d rows of evidence of one who has no lease, want %d", n, MaxEvidence)
+		}
+		if n := y.events("run.evidence_recorded", d); n != MaxEvidence {
+			t.Errorf("%d events, want %d", n, MaxEvidence)
+		}
+		y.pass(y.plane.TTL + time.Second)
+		y.wants(d, Unknown, Open)
+		_, err := g.try(wire.KindResult, done) // which counts for something, and is not crowded out
+		wantFault(t, err, ops.StaleFence, true)
+		if n := count("smith"); n != 1 {
+			t.Errorf("%d rows of evidence of the run's own worker, want one", n)
+		}
+		y.pass(time.Second)
+		y.wants(d, Succeeded, Verifying)
+	})
+}
+
+// Whoever gives cause for an alert again and again is told of once.
+func TestAnAlertIsToldOnce(t *testing.T) {
+	c := newCourt(t)
+	d := c.returned(declared, "report.md")
+	first := speaking(c.grant("judge"))
+	c.pass(c.plane.TTL)
+	c.sweep()
+	c.pass(time.Second)
+	second := c.grant("umpire")
+	if _, fault := c.hear(speaking(second).message(t, wire.KindVerdict, passed(second), true), "umpire"); fault != nil {
+		t.Fatal(fault)
+	}
+	for i := range 20 {
+		first.seq = int64(i)
+		m := first.message(t, wire.KindVerdict, wire.Verdict{Verdict: Refused, Reason: strings.Repeat("no", i+1)}, false)
+		for range 2 {
+			c.hear(m, "judge")
+		}
+	}
+	alerts := 0
+	for _, kind := range c.events(d) {
+		if kind == "delegation.alert" || kind == "verification.disagreement" {
+			alerts++
+		}
+	}
+	if len(c.told.notes) != 1 || alerts != 2 {
+		t.Errorf("the thread was told %d times (%q), and the journal %d", len(c.told.notes), c.told.notes, alerts)
+	}
+	inYard(t, nil, func(t *testing.T, y *yard) {
+		smith := y.hire("smith", ops.Worker)
+		d := y.spawn("")
+		g := smith.must(0)
+		g.started()
+		if _, err := y.plane.CancelDelegation(t.Context(), ada, d, CancelRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			g.say(wire.KindCancelFailed, wire.CancelFailed{Reason: "it will not die"})
+		}
+		for range 10 {
+			smith.reboot(wire.BootRun{Run: g.Run, Live: []wire.Process{{PID: 7, Start: "s7"}}})
+		}
+		if n := y.events("delegation.alert", d); n != 2 {
+			t.Errorf("%d alerts, want that it could not be ended and that it was left alive", n)
+		}
+	})
+}

@@ -250,8 +250,23 @@ func because(h *held) string {
 	return "it cannot go on by itself (" + h.run.reason + ")"
 }
 
-// alert has somebody look at h: what is a word or a short sentence of the plane's own.
+// alert has somebody look at h: what is a word or a short sentence of the plane's own. The
+// same of the same lease is told once, however often a worker gives cause for it.
 func (p *Plane) alert(tx journal.Tx, h *held, what string) error {
+	if news, err := firstAlert(tx, h, what); err != nil || !news {
+		return err
+	}
+	return p.tellAlert(tx, h, what)
+}
+
+// firstAlert reports whether what is told for the first time of this lease and verification.
+func firstAlert(tx journal.Tx, h *held, what string) (bool, error) {
+	n, err := tx.Exec(`INSERT INTO alert (run, fence, verifications, what) VALUES ($1, $2, $3, $4) ON CONFLICT (run, fence, verifications, what) DO NOTHING`,
+		h.run.run, h.snap.Run.Fence, int64(h.snap.Delegation.Verifications), what)
+	return n == 1, err
+}
+
+func (p *Plane) tellAlert(tx journal.Tx, h *held, what string) error {
 	if err := event(tx, "delegation/"+h.delegation.id, "delegation.alert", map[string]any{
 		"delegation": h.delegation.id, "run": h.run.run, "what": what,
 	}); err != nil {

@@ -463,7 +463,7 @@ func (v *verificationRow) stale(m wire.Message, who principalRow, term int64, no
 // verifier, and another one than was or will be given with authority, two verifiers
 // disagree, and somebody is told.
 func (p *Plane) doubted(tx journal.Tx, h *held, v verificationRow, m wire.Message, why string, fault *ops.Fault) (*ops.Fault, error) {
-	if _, err := p.keepEvidence(tx, v.delegation, m, why); err != nil {
+	if err := p.keepEvidence(tx, v.delegation, m, why); err != nil {
 		return nil, err
 	}
 	if m.Kind != wire.KindVerdict || why == "no_verifier" || why == "other_ids" || why == "no_judgement" || v.verdict == "" || m.Header.Worker == v.verifier {
@@ -479,13 +479,17 @@ func (p *Plane) doubted(tx journal.Tx, h *held, v verificationRow, m wire.Messag
 	return fault, nil
 }
 
-// disagree tells that two verifiers judge the same result differently. The one that held
-// the lease counts.
+// disagree tells, once, that two verifiers judge the same result differently. The one that
+// held the lease counts.
 func (p *Plane) disagree(tx journal.Tx, h *held, v verificationRow, with ops.IdentityID) error {
+	what := fmt.Sprintf("verifiers_disagree: %s says %s, %s says otherwise", v.verifier, v.state, with)
+	if news, err := firstAlert(tx, h, what); err != nil || !news {
+		return err
+	}
 	if err := v.record(tx, "verification.disagreement", map[string]any{"with": with}); err != nil {
 		return err
 	}
-	return p.alert(tx, h, fmt.Sprintf("verifiers_disagree: %s says %s, %s says otherwise", v.verifier, v.state, with))
+	return p.tellAlert(tx, h, what)
 }
 
 // understood reads the body of a verifier's message. A verdict is taken only if it is one:

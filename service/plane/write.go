@@ -346,8 +346,7 @@ func (p *Plane) do(tx journal.Tx, h *held, e Event, effect Effect) error {
 		if h.said == nil {
 			return nil
 		}
-		_, err := p.keepEvidence(tx, h.delegation.id, *h.said, effect.Reason)
-		return err
+		return p.keepEvidence(tx, h.delegation.id, *h.said, effect.Reason)
 	case Alert:
 		return p.alert(tx, h, effect.Reason)
 	}
@@ -623,28 +622,32 @@ func (p *Plane) keep(tx journal.Tx, h *held, e Event, reason string) error {
 	return err
 }
 
+// MaxEvidence bounds what is kept of one worker about one run or verification without
+// authority, so that nobody fills the store by saying what does not count. What comes after
+// that is refused as before, and leaves nothing.
+const MaxEvidence = 64
+
 // keepRow writes what was said and has no authority, and reports whether it is news.
 func keepRow(tx journal.Tx, delegation string, m wire.Message, reason string) (id int64, news bool, err error) {
-	subject := m.Header.Subject()
-	n, err := tx.Exec(`INSERT INTO evidence (delegation, subject, kind, reason, worker, fence, seq, digest, body, at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (subject, fence, seq, digest, reason) DO NOTHING`,
-		delegation, subject, string(m.Kind), reason, string(m.Header.Worker), m.Header.Fence, m.Header.Seq, m.Digest, string(m.Body), tx.Now().UnixMilli())
-	if err != nil {
+	subject, worker := m.Header.Subject(), string(m.Header.Worker)
+	n, err := tx.Exec(`INSERT INTO evidence (delegation, subject, kind, reason, worker, fence, seq, digest, body, at) SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10
+			WHERE (SELECT count(*) FROM evidence WHERE subject = $2 AND worker = $5) < $11 ON CONFLICT (subject, fence, seq, digest, reason) DO NOTHING`,
+		delegation, subject, string(m.Kind), reason, worker, m.Header.Fence, m.Header.Seq, m.Digest, string(m.Body), tx.Now().UnixMilli(), int64(MaxEvidence))
+	if err != nil || n == 0 {
 		return 0, false, err
 	}
 	err = tx.Query(`SELECT id FROM evidence WHERE subject = $1 AND fence = $2 AND seq = $3 AND digest = $4 AND reason = $5`,
 		func(scan func(...any) error) error { return scan(&id) }, subject, m.Header.Fence, m.Header.Seq, m.Digest, reason)
-	return id, n == 1, err
+	return id, true, err
 }
 
-// keepEvidence writes what was said and has no authority, once, with an event, and returns
-// the row's id.
-func (p *Plane) keepEvidence(tx journal.Tx, delegation string, m wire.Message, reason string) (id int64, err error) {
+// keepEvidence writes what was said and has no authority, once, with an event.
+func (p *Plane) keepEvidence(tx journal.Tx, delegation string, m wire.Message, reason string) error {
 	id, news, err := keepRow(tx, delegation, m, reason)
 	if err != nil || !news {
-		return id, err
+		return err
 	}
-	return id, event(tx, "delegation/"+delegation, "run.evidence_recorded", map[string]any{
+	return event(tx, "delegation/"+delegation, "run.evidence_recorded", map[string]any{
 		"delegation": delegation, "run": m.Header.Run, "subject": m.Header.Subject(), "evidence": id, "kind": m.Kind, "reason": reason,
 		"worker": m.Header.Worker, "fence": m.Header.Fence, "seq": m.Header.Seq, "digest": m.Digest,
 	})

@@ -221,6 +221,16 @@ CREATE TABLE evidence (
 );
 CREATE INDEX evidence_delegation ON evidence (delegation, id);
 
+-- What somebody was told to look at, so that a worker that gives cause for it again and
+-- again floods no thread.
+CREATE TABLE alert (
+    run           TEXT NOT NULL,
+    fence         BIGINT NOT NULL,
+    verifications BIGINT NOT NULL,   -- that had been asked for
+    what          TEXT NOT NULL,
+    PRIMARY KEY (run, fence, verifications, what)
+) WITHOUT ROWID;
+
 CREATE TABLE mutation (
     external   TEXT PRIMARY KEY,     -- the key that the outside knows it by; never used again
     delegation TEXT NOT NULL,
