@@ -236,9 +236,6 @@ func (p *Plane) Reads() []service.Read {
 	}
 }
 
-// enrolled are the agents that are enrolled with the identity $1.
-const enrolled = `SELECT e.agent FROM enrolment e JOIN identity a ON a.id = e.agent AND a.revoked_at IS NULL WHERE e.bridge = $1`
-
 // Delegations returns delegations, newest first: the caller's own and those of the agents
 // that are enrolled with it; all of them for who may manage the gateway. Filters: state,
 // by, implementation, thread. A state that does not exist is a BadRequest.
@@ -251,15 +248,24 @@ func (p *Plane) Delegations(ctx context.Context, by ops.Identity, q service.Quer
 	if state != "" && !slices.Contains(delegationStates(), DelegationState(state)) {
 		return DelegationPage{}, ops.Faultf(ops.BadRequest, "state %s: want one of %v", shown(state), delegationStates())
 	}
-	who, whose := string(by.ID), `d.by_id IN (SELECT $1 UNION `+enrolled+`)`
-	if p.manages(by) == nil {
-		who, whose = "", `$1 = ''`
+	// Only what is asked for stands in the statement, so that it has an index to go by.
+	args := []any{int64(limit + 1)}
+	where := `d.id <> ''`
+	if p.manages(by) != nil {
+		where = `d.by_id IN (SELECT $2 UNION SELECT e.agent FROM enrolment e JOIN identity a ON a.id = e.agent AND a.revoked_at IS NULL WHERE e.bridge = $2)`
+		args = append(args, string(by.ID))
+	}
+	for _, c := range []struct{ condition, value string }{
+		{`d.id <`, q.After}, {`d.state =`, state}, {`d.by_id =`, q.Filter["by"]}, {`d.implementation =`, q.Filter["implementation"]}, {`d.thread =`, q.Filter["thread"]},
+	} {
+		if c.value != "" {
+			args = append(args, c.value)
+			where += fmt.Sprintf(` AND %s $%d`, c.condition, len(args))
+		}
 	}
 	page := DelegationPage{}
 	err = p.store.View(ctx, func(tx journal.Tx) (err error) {
-		page.Delegations, err = listDelegations(tx, whose+` AND ($2 = '' OR d.id < $2) AND ($3 = '' OR d.state = $3) AND ($4 = '' OR d.by_id = $4)
-			AND ($5 = '' OR d.implementation = $5) AND ($6 = '' OR d.thread = $6) ORDER BY d.id DESC LIMIT $7`,
-			who, q.After, state, q.Filter["by"], q.Filter["implementation"], q.Filter["thread"], int64(limit+1))
+		page.Delegations, err = listDelegations(tx, where+` ORDER BY d.id DESC LIMIT $1`, args...)
 		return err
 	})
 	if err != nil {

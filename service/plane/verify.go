@@ -158,7 +158,7 @@ func (p *Plane) openVerification(tx journal.Tx, h *held) error {
 // stillLacking reports whether v's run lacked declared files before, and keeps what it lacks
 // now in the verification that says so.
 func stillLacking(tx journal.Tx, v verificationRow) (bool, error) {
-	n, err := tx.Exec(`UPDATE verification SET reason = $1, due_at = $2, version = version + 1 WHERE run = $3 AND state = 'EVIDENCE_MISSING' AND verifier IS NULL
+	n, err := tx.Exec(`UPDATE verification SET reason = $1, due_at = $2, version = version + 1 WHERE delegation = $4 AND run = $3 AND state = 'EVIDENCE_MISSING' AND verifier IS NULL
 			AND n = (SELECT max(o.n) FROM verification o WHERE o.delegation = $4)`, v.reason, milli(v.dueAt), v.run, v.delegation)
 	return n > 0, err
 }
@@ -688,7 +688,11 @@ func (p *Plane) lapse(tx journal.Tx, v verificationRow, now time.Time, reason st
 // is "", at once: its boot has ended, or the leases are of a term that has. They are
 // offered again.
 func (p *Plane) lapseVerifications(tx journal.Tx, verifier ops.IdentityID, reason string) error {
-	list, err := selectVerifications(tx, `v.state = 'LEASED' AND ($1 = '' OR v.verifier = $1) ORDER BY v.id`, string(verifier))
+	where, args := `v.state = 'LEASED'`, []any(nil)
+	if verifier != "" {
+		where, args = where+` AND v.verifier = $1`, []any{string(verifier)}
+	}
+	list, err := selectVerifications(tx, where+` ORDER BY v.verifier, v.id`, args...)
 	if err != nil {
 		return err
 	}

@@ -187,7 +187,7 @@ CREATE TABLE verification (
 );
 CREATE INDEX verification_offer ON verification (not_before, id) WHERE state = 'WAITING';
 CREATE INDEX verification_due ON verification (due_at, id) WHERE due_at IS NOT NULL;
-CREATE INDEX verification_verifier ON verification (verifier, state);
+CREATE INDEX verification_leased ON verification (verifier) WHERE state = 'LEASED';
 CREATE UNIQUE INDEX verification_live ON verification (delegation) WHERE state IN ('WAITING', 'LEASED');
 
 -- What was accepted of a subject (a run or a verification), and what was answered.
