@@ -47,6 +47,7 @@ bench: ## the bars of the design, one line each (bar NAME FIGURE TARGET ok|short
 	$(GO) test -run '^$$' -bench 'Bars|Chat|Crowd' ./tests
 	$(GO) test -run '^$$' -bench 'Echo|Outbox|Raise' ./service/threads
 	$(GO) test -run '^$$' -bench Due ./service/timers
+	$(GO) test -run '^$$' -bench 'Bars|Start|Heartbeat|Commit' ./service/plane
 	$(GO) test -run '^$$' -bench Decide ./service/access
 	$(GO) test -run '^$$' -bench Cost ./service/journal/notary
 

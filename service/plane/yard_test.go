@@ -348,6 +348,11 @@ func (h *hand) tryPoll(wait time.Duration) (*tenure, error) {
 
 func (h *hand) pollAs(nonce string, wait time.Duration) (*tenure, error) {
 	envelope, err := h.y.plane.Poll(h.y.t.Context(), h.who, wire.Poll{Boot: h.boot, Nonce: nonce, WaitMS: wait.Milliseconds()})
+	return h.granted(envelope, err)
+}
+
+// granted opens the answer to a poll.
+func (h *hand) granted(envelope []byte, err error) (*tenure, error) {
 	if err != nil || envelope == nil {
 		return nil, err
 	}
