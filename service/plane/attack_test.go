@@ -209,3 +209,41 @@ func TestAnAlertIsToldOnce(t *testing.T) {
 		}
 	})
 }
+
+// A worker writes no more than its work can need, however fast it speaks, and is heard
+// again in time; its last word is taken at once.
+func TestMessagesAreBounded(t *testing.T) {
+	inYard(t, nil, func(t *testing.T, y *yard) {
+		smith, judge := y.hire("smith", ops.Worker), y.hire("judge", ops.Verifier)
+		d := y.spawn("")
+		g := smith.must(0)
+		g.started()
+		said := func(n int64) { // as if there had been n messages
+			y.exec(`UPDATE dispatch SET seq = $1 WHERE delegation = $2`, n, d)
+			g.seq = n
+		}
+		said(manyMessages - 1)
+		g.beat(1)
+		_, err := g.try(wire.KindHeartbeat, alive(2))
+		f := wantFault(t, err, ops.RateLimited, false)
+		if !f.Retryable || f.Details["retry_after"] == nil {
+			t.Errorf("fault %+v", f)
+		}
+		y.pass(y.plane.Heartbeat)
+		for range paceMessages {
+			g.beat(3)
+		}
+		_, err = g.try(wire.KindHeartbeat, alive(4))
+		wantFault(t, err, ops.RateLimited, false)
+		g.say(wire.KindResult, done)
+		v := judge.must(0)
+		v.say(wire.KindStarted, wire.Started{})
+		for range manyJudging - 1 {
+			v.say(wire.KindHeartbeat, wire.Heartbeat{Alive: true})
+		}
+		_, err = v.try(wire.KindHeartbeat, wire.Heartbeat{Alive: true})
+		wantFault(t, err, ops.RateLimited, false)
+		v.say(wire.KindVerdict, wire.Verdict{Verdict: Passed, Checked: []wire.File{}})
+		y.wants(d, Succeeded, Completed)
+	})
+}

@@ -386,8 +386,13 @@ func (p *Plane) Begin(ctx context.Context, envelope []byte) (wire.Session, error
 		return wire.Session{}, final(ops.BadRequest, "the boot %s: want a ULID", shown(m.Boot))
 	case len(m.Runs) > MaxBootRuns:
 		return wire.Session{}, final(ops.BadRequest, "%d runs: want at most %d", len(m.Runs), MaxBootRuns)
-	case len(m.Version) > 64:
-		return wire.Session{}, final(ops.BadRequest, "a version of %d bytes: want at most 64", len(m.Version))
+	case !line(m.Version, 64):
+		return wire.Session{}, final(ops.BadRequest, "a version of %d bytes: want one line of at most 64", len(m.Version))
+	}
+	for _, r := range m.Runs {
+		if err := processes(r.Live); err != nil {
+			return wire.Session{}, final(ops.BadRequest, "of the run %s: %v", shown(r.Run), err)
+		}
 	}
 	if _, err := p.proved(ctx, s, m.Worker); err != nil {
 		return wire.Session{}, err

@@ -18,7 +18,34 @@ import (
 const (
 	maxWords = 4 << 10 // bytes of a summary, a question, a reason
 	maxFiles = 256     // in one message
+	maxAlive = 256     // processes in one message
+	maxShort = 128     // bytes of a name or a digest that is shown as it is
 )
+
+// A run may say manyMessages at once (it leaves at most 4096 files, each of which it
+// attests), and paceMessages more in each time of a heartbeat: so what one worker can write
+// is bounded, however fast it is. A verification may say manyJudging.
+const (
+	manyMessages = 8192
+	manyJudging  = 256
+	paceMessages = 4
+)
+
+// lastWord reports whether the lease is over once k has been taken, so that it comes once.
+func lastWord(k wire.Kind) bool {
+	return k == wire.KindResult || k == wire.KindCancelProof || k == wire.KindHumanWait || k == wire.KindAbandoning || k == wire.KindVerdict
+}
+
+// tooOften returns a fault if message seq of what was made at since comes before its time.
+func (p *Plane) tooOften(seq, many int64, since, now time.Time) *ops.Fault {
+	each := p.Heartbeat / paceMessages
+	wait := time.Duration(min(max(seq-many, 0), 1<<30))*each - now.Sub(since)
+	if wait <= 0 {
+		return nil
+	}
+	return ops.Faultf(ops.RateLimited, "it has said %d messages, of %d and %d in each %s; nothing was taken, say this again later", seq-1, many, paceMessages, p.Heartbeat).
+		With("retry_after", max(1, int64(wait/time.Second)))
+}
 
 // Callback takes what a worker or verifier says, signed. by is whom its bearer token proves.
 //
@@ -119,10 +146,11 @@ func wellSaid(m wire.Message) error {
 	read := func(v any) error { return wire.Strict(m.Body, v) }
 	switch m.Kind {
 	case wire.KindStarted:
-		return read(&wire.Started{})
+		var b wire.Started
+		return errors.Join(read(&b), process(b.Process))
 	case wire.KindHeartbeat:
 		var b wire.Heartbeat
-		return errors.Join(read(&b), atMost("note", b.Note))
+		return errors.Join(read(&b), process(b.Process), atMost("note", b.Note))
 	case wire.KindCheckpoint:
 		var b wire.Checkpoint
 		return errors.Join(read(&b), files(b.Files), atMost("note", b.Note))
@@ -131,7 +159,10 @@ func wellSaid(m wire.Message) error {
 		if err := errors.Join(read(&b), files(b.Files), atMost("summary", b.Summary)); err != nil {
 			return err
 		}
-		if c := Class(b.Class); !b.Succeeded && c != "" && c != TaskFailed && c != WorkerLost && c != UnknownExternal {
+		if !line(b.Worktree, maxShort) {
+			return fmt.Errorf("the worktree: want one line of at most %d bytes", maxShort)
+		}
+		if c := Class(b.Class); c != "" && c != TaskFailed && c != WorkerLost && c != UnknownExternal {
 			return fmt.Errorf("the class %q: want task_failed, worker_lost or unknown_external", b.Class)
 		}
 		return nil
@@ -150,10 +181,11 @@ func wellSaid(m wire.Message) error {
 		var b wire.CancelFailed
 		return errors.Join(read(&b), atMost("reason", b.Reason))
 	case wire.KindCancelProof:
-		return read(&wire.CancelProof{})
+		var b wire.CancelProof
+		return errors.Join(read(&b), processes(b.Live))
 	case wire.KindAbandoning:
 		var b wire.Abandoning
-		return errors.Join(read(&b), atMost("reason", b.Reason))
+		return errors.Join(read(&b), processes(b.Live), atMost("reason", b.Reason))
 	case wire.KindMutationIntended:
 		var b wire.MutationIntended
 		return errors.Join(read(&b), atMost("action", b.Action))
@@ -175,6 +207,26 @@ func wellSaid(m wire.Message) error {
 func atMost(what, s string) error {
 	if len(s) > maxWords {
 		return fmt.Errorf("a %s of %d bytes: want at most %d", what, len(s), maxWords)
+	}
+	return nil
+}
+
+// process refuses one that cannot be named, nil being none.
+func process(p *wire.Process) error {
+	if p != nil && (p.PID < 0 || !line(p.Start, maxShort)) {
+		return fmt.Errorf("the process %d: want a number from 0, and a start that is one line of at most %d bytes", p.PID, maxShort)
+	}
+	return nil
+}
+
+func processes(list []wire.Process) error {
+	if len(list) > maxAlive {
+		return fmt.Errorf("%d processes: want at most %d, which say enough", len(list), maxAlive)
+	}
+	for _, p := range list {
+		if err := process(&p); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -219,6 +271,11 @@ func (p *Plane) callback(tx journal.Tx, m wire.Message, who principalRow) (ack w
 		}
 		if before != nil {
 			return *before, nil, nil
+		}
+	}
+	if m.Header.Seq == h.run.seq+1 && !lastWord(m.Kind) {
+		if fault := p.tooOften(m.Header.Seq, manyMessages, h.run.createdAt, tx.Now()); fault != nil {
+			return ack, fault, nil
 		}
 	}
 	e, err := p.eventOf(tx, h, m, who)

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -492,6 +493,17 @@ func TestABodyThatCannotBeIsRefusedBeforeItCounts(t *testing.T) {
 			{wire.KindCheckpoint, wire.Checkpoint{Files: []wire.File{{Name: "a", Digest: digest}, {Name: "a", Digest: digest}}}},
 			{wire.KindCheckpoint, wire.Checkpoint{Files: []wire.File{{Name: "a", Digest: digest, Bytes: -1}}}},
 			{wire.KindVerdict, wire.Verdict{Verdict: Passed, Checked: []wire.File{}}},
+			{wire.KindHeartbeat, wire.Heartbeat{Alive: true, Process: &wire.Process{PID: 7, Start: strings.Repeat("s", 4096)}}},
+			{wire.KindHeartbeat, wire.Heartbeat{Alive: true, Process: &wire.Process{PID: 7, Start: "\x1b[2J"}}},
+			{wire.KindHeartbeat, wire.Heartbeat{Alive: true, Process: &wire.Process{PID: -1}}},
+			{wire.KindAbandoning, wire.Abandoning{Live: make([]wire.Process, maxAlive+1)}},
+			{wire.KindCancelProof, wire.CancelProof{Live: []wire.Process{{PID: 7, Start: "a\nb"}}, Checks: 2}},
+			{wire.KindResult, wire.Result{Succeeded: true, Class: "fine", Files: []wire.File{}}},
+			{wire.KindResult, wire.Result{Succeeded: true, Worktree: strings.Repeat("h", 4096), Files: []wire.File{}}},
+			{wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{{Name: "report\u202etxt.exe", Digest: digest}}}},
+			{wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{{Name: "a\x07", Digest: digest}}}},
+			{wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{{Name: `a\b`, Digest: digest}}}},
+			{wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{{Name: "a", Digest: digest, Kind: "text/\u202eplain"}}}},
 		} {
 			_, err := g.try(c.kind, c.body)
 			t.Log(c.kind, err)

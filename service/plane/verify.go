@@ -412,6 +412,11 @@ func (p *Plane) verifierCallback(tx journal.Tx, m wire.Message, who principalRow
 	case m.Header.Prev != v.prev:
 		return refused(p.doubted(tx, h, v, m, "other_chain", final(ops.OutOfSequence, "message %d does not follow the one that was accepted before it", m.Header.Seq).With("expected", next)))
 	}
+	if !lastWord(m.Kind) {
+		if fault := p.tooOften(m.Header.Seq, manyJudging, v.createdAt, now); fault != nil {
+			return refused(fault, nil)
+		}
+	}
 	var verdict wire.Verdict
 	fault := p.understood(tx, h, m, &verdict)
 	if fault != nil {
