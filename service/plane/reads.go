@@ -308,10 +308,38 @@ func (p *Plane) showTo(tx journal.Tx, by ops.Identity, id string) (DelegationSho
 	if err != nil {
 		return DelegationShowing{}, err
 	}
+	if why, err := p.kept(tx, &s); err != nil {
+		return DelegationShowing{}, err
+	} else if why != "" {
+		s.Waits = why
+	}
 	if !hears {
 		s.withhold()
 	}
 	return s, nil
+}
+
+// kept is what an offer waits for that would not be granted though somebody came for it, ""
+// if it would be.
+func (p *Plane) kept(tx journal.Tx, s *DelegationShowing) (string, error) {
+	if s.Closed || s.RunState != Dispatched {
+		return "", nil
+	}
+	var state string
+	if err := tx.Query(`SELECT state FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&state) }); err != nil {
+		return "", err
+	}
+	if state != On {
+		return fmt.Sprintf("box plane on: dispatch is %s", state), nil
+	}
+	if s.By.Role == ops.Operator { // what a person orders is never held
+		return "", nil
+	}
+	held, err := p.door.Held(tx, s.Thread)
+	if err != nil || !held {
+		return "", err
+	}
+	return "a START: agents are stopped in its thread, or all of them (box start)", nil
 }
 
 // withhold takes out what workers and verifiers have said.
