@@ -189,33 +189,8 @@ func (p *Plane) manages(by ops.Identity) error {
 	return nil
 }
 
-// stored makes an error of the store what an outsider is told: to try again. Faults stay
-// as they are.
-func stored(err error) error {
-	if f := (*ops.Fault)(nil); err == nil || errors.As(err, &f) {
-		return err
-	}
-	return fmt.Errorf("%w (%w)", ops.Faultf(ops.Unavailable, "the store takes no writes now; nothing was changed, so send the same again"), err)
-}
-
 // newID returns a fresh id: the prefix and a lower-case ULID.
 func newID(prefix string) string { return prefix + strings.ToLower(ulid.Make().String()) }
-
-// milli is a moment as a column holds it.
-func milli(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return t.UnixMilli()
-}
-
-// fromMilli is what a column says.
-func fromMilli(ms *int64) time.Time {
-	if ms == nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(*ms).UTC()
-}
 
 // earlier returns the first of two moments, of which zero is none.
 func earlier(a, b time.Time) time.Time {
@@ -231,20 +206,4 @@ func signal(c chan struct{}) {
 	case c <- struct{}{}:
 	default: // it is awake already
 	}
-}
-
-// orNull is a text as a column holds it, "" being none.
-func orNull(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
-}
-
-// shown quotes an id of the caller's, as long as it may be.
-func shown(id string) string {
-	if len(id) > 64 {
-		id = id[:64]
-	}
-	return fmt.Sprintf("%q", id)
 }

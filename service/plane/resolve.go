@@ -212,17 +212,6 @@ func (p *Plane) managed(tx journal.Tx, by ops.Identity, id, what string) (*held,
 	return h, nil
 }
 
-// orFault is an error, or the fault as one.
-func orFault(f *ops.Fault, err error) error {
-	if err != nil {
-		return err
-	}
-	if f != nil {
-		return f
-	}
-	return nil
-}
-
 // ask asks a person how h goes on, in the thread that it was ordered in. question is the
 // worker's, "" if it is the plane that cannot go on. Asked or not, the delegation shows
 // that it waits.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"inband/failpoint"
 	"inband/ops"
@@ -261,14 +260,6 @@ func (c *closing) receipt() (json.RawMessage, error) {
 		return nil, fmt.Errorf("receipt of %s: %w", h.delegation.id, err)
 	}
 	return b, nil
-}
-
-// stampOf writes a moment, "" if it is none.
-func stampOf(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return ops.Stamp(t)
 }
 
 // orderOf is the call that ordered a delegation.

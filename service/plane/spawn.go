@@ -155,10 +155,6 @@ func delegated(c ops.Call, q spawnParams, now time.Time) (d delegationRow, canon
 	return d, canonical, nil
 }
 
-func badParam(pointer, why, want string) *ops.Fault {
-	return ops.Faultf(ops.InvalidParams, "%s %s; want %s", pointer, why, want).With("pointer", pointer).With("want", want)
-}
-
 // insert writes d for the first time.
 func (d *delegationRow) insert(tx journal.Tx) error {
 	_, err := tx.Exec(`INSERT INTO delegation (id, call, by_id, by_role, thread, implementation, revision, worktree, instruction, capabilities, credentials, outputs, verify,

@@ -116,17 +116,6 @@ func (p *Plane) bump(tx journal.Tx, why map[string]any) error {
 	return p.lapseVerifications(tx, "", "term_bumped")
 }
 
-// texts reads one column.
-func texts(tx journal.Tx, sql string, args ...any) (list []string, err error) {
-	err = tx.Query(sql, func(scan func(...any) error) error {
-		var s string
-		err := scan(&s)
-		list = append(list, s)
-		return err
-	}, args...)
-	return list, err
-}
-
 // begin gives what is leased one more TTL, as the plane starts.
 func (p *Plane) begin(ctx context.Context) error {
 	return p.store.Update(ctx, func(tx journal.Tx) error {

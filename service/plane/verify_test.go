@@ -482,7 +482,7 @@ func TestVerdictRefused(t *testing.T) {
 		"other digest":    func(v *wire.Verdict) { v.Checked = []wire.File{{Name: "report.md", Digest: wire.Digest(nil)}} },
 		"failed, no why":  func(v *wire.Verdict) { v.Verdict, v.Reason = Refused, " " },
 		"lacking, no why": func(v *wire.Verdict) { v.Verdict = Lacking },
-		"long output":     func(v *wire.Verdict) { v.Output = strings.Repeat("x", maxVerdict+1) },
+		"long output":     func(v *wire.Verdict) { v.Output = strings.Repeat("x", maxWords+1) },
 	} {
 		v := right
 		change(&v)

@@ -507,22 +507,6 @@ func (d *delegationRow) write(tx journal.Tx) error {
 	return nil
 }
 
-// flag is a bool as a column holds it.
-func flag(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// orZero is a number as a column holds it, 0 being none.
-func orZero(n int64) any {
-	if n == 0 {
-		return nil
-	}
-	return n
-}
-
 // record appends e to the delegation's stream. It carries ids and digests, and never what
 // a worker wrote.
 func (h *held) record(tx journal.Tx, before Snapshot, e Event) error {
