@@ -365,10 +365,7 @@ func (p *Plane) follows(tx journal.Tx, h *held, m wire.Message, who principalRow
 			err = p.lookAgain(tx, h)
 		}
 	}
-	if err == nil && fault != nil {
-		err = fault
-	}
-	return err
+	return orFault(fault, err)
 }
 
 // leave writes which files a run has left: of those that it names, the ones whose bytes have

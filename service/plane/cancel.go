@@ -59,10 +59,7 @@ func (p *Plane) CancelCall(tx journal.Tx, by ops.Identity, call ops.Call) (handl
 		return false, err
 	}
 	fault, err := p.cancelOf(tx, h, by, CancelRequest{})
-	if err == nil && fault != nil {
-		err = fault
-	}
-	return true, err
+	return true, orFault(fault, err)
 }
 
 // cancelTx is swarm.cancel, whose whole effect is in the journal.
@@ -107,10 +104,7 @@ func (p *Plane) cancel(tx journal.Tx, by ops.Identity, id string, c CancelReques
 		return nil, p.refuse(tx, by, h, "cancel it; who ordered it may, and operators may")
 	}
 	fault, err := p.cancelOf(tx, h, by, c)
-	if err == nil && fault != nil {
-		err = fault
-	}
-	return h, err
+	return h, orFault(fault, err)
 }
 
 // refuse is why by may not do something with h: NotPermitted if it may see it, and else

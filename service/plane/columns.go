@@ -37,12 +37,7 @@ func stampOf(t time.Time) string {
 func stampMS(ms int64) string { return ops.Stamp(time.UnixMilli(ms)) }
 
 // maybeMS writes a time of a table that may be absent.
-func maybeMS(ms *int64) string {
-	if ms == nil {
-		return ""
-	}
-	return stampMS(*ms)
-}
+func maybeMS(ms *int64) string { return stampOf(fromMilli(ms)) }
 
 // orNull is a text as a column holds it, "" being none.
 func orNull(s string) any {

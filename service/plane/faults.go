@@ -40,6 +40,7 @@ func stored(err error) error {
 	return fmt.Errorf("%w (%w)", ops.Faultf(ops.Unavailable, "the store takes no writes now; nothing was changed, so send the same again"), err)
 }
 
+// badParam says what is wrong with a parameter, and what would be right.
 func badParam(pointer, why, want string) *ops.Fault {
 	return ops.Faultf(ops.InvalidParams, "%s %s; want %s", pointer, why, want).With("pointer", pointer).With("want", want)
 }

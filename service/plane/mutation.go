@@ -97,12 +97,6 @@ func (p *Plane) settleMutation(tx journal.Tx, h *held, key, run string, done boo
 	return owner, nil, nil
 }
 
-// unproven counts the mutations of run of which nobody knows whether they have happened.
-func (p *Plane) unproven(tx journal.Tx, run string) (n int, err error) {
-	err = tx.Query(`SELECT count(*) FROM mutation WHERE run = $1 AND state = 'INTENDED'`, func(scan func(...any) error) error { return scan(&n) }, run)
-	return n, err
-}
-
 // unprovenKeys are the keys of the mutations of a delegation of which nobody knows whether
 // they have happened, the first of them.
 func unprovenKeys(tx journal.Tx, delegation string) (keys []string, err error) {

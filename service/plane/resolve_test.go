@@ -121,13 +121,9 @@ func TestMutations(t *testing.T) {
 	if f := c.proved(one, "K1", true); f == nil || f.Code != ops.Conflict {
 		t.Errorf("proved to be otherwise: %v", f)
 	}
-	c.must(func(tx journal.Tx) error {
-		n, err := c.plane.unproven(tx, c.held(one).run.run)
-		if n != 1 {
-			t.Errorf("%d unproven, want 1", n)
-		}
-		return err
-	})
+	if n := c.held(one).snap.Unproven; n != 1 {
+		t.Errorf("%d unproven, want 1", n)
+	}
 	shows, err := c.plane.Delegation(t.Context(), boss, one)
 	if err != nil || len(shows.Mutations) != 2 {
 		t.Fatalf("shown %+v %v", shows.Mutations, err)

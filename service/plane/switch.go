@@ -106,11 +106,8 @@ func (p *Plane) bump(tx journal.Tx, why map[string]any) error {
 			return err
 		}
 		fault, err := p.apply(tx, h, Event{Kind: OnRestored, Lease: p.TTL, Recover: p.Recover, Reason: "term_bumped"})
-		if err != nil {
+		if err := orFault(fault, err); err != nil {
 			return err
-		}
-		if fault != nil {
-			return fault
 		}
 	}
 	return p.lapseVerifications(tx, "", "term_bumped")

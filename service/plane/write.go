@@ -600,10 +600,7 @@ func (p *Plane) keep(tx journal.Tx, h *held, e Event, reason string) error {
 	seen := Event{Kind: OnEvidenceRecorded, Of: e.Kind, Evidence: id, Worker: e.Worker, Boot: e.Boot, Fence: e.Fence, Seq: e.Seq, Digest: e.Digest,
 		Succeeded: e.Succeeded, Live: e.Live, Checks: e.Checks, Recover: e.Recover, Reason: reason}
 	fault, err := p.apply(tx, h, seen)
-	if err == nil && fault != nil {
-		err = fault
-	}
-	return err
+	return orFault(fault, err)
 }
 
 // MaxEvidence bounds what is kept of one worker about one run or verification without
