@@ -411,6 +411,33 @@ func TestPlaneThreads(t *testing.T) {
 			ack := p.reply(`[TOOL tools.list {}]`)
 			wants(t, p.result(ack.Calls[0].Call), "\n! swarm.spawn or swarm: Hand work to a worker", "\n    task text: ", "\n    artifacts? array", "\n    verify? object", "\n      command array", "\n! swarm.cancel: ", "!bytes left out")
 		},
+		"as the docs say": func(t *testing.T) {
+			text := section(t, doc(t, "docs/agents.md"), "## Work that is handed over")
+			var blocks []string
+			for _, m := range regexp.MustCompile("(?ms)^~~~~text\n(.*?)^~~~~$").FindAllStringSubmatch(text, -1) {
+				blocks = append(blocks, m[1])
+			}
+			if len(blocks) != 4 {
+				t.Fatalf("%d blocks of text, want the order, what it becomes, the result and the wake", len(blocks))
+			}
+			p := c.agent(t, "student", "swarm.spawn")
+			ack := p.reply(strings.NewReplacer("k7q2-9mzx-4hve", p.key, "Write the product of six and seven into answer.txt.", "answer").Replace(blocks[0]))
+			if len(ack.Calls) != 1 || ack.Calls[0].Fault != nil || ack.Verdict != threads.Waiting {
+				t.Fatalf("the docs' order became %+v", ack)
+			}
+			p.result(ack.Calls[0].Call)
+			until(t, "it is woken", func() bool { return p.envelope("is closed") != "" })
+			ids := regexp.MustCompile(`[cdrvw]-[0-9a-z]{26}|20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
+			var stands strings.Builder
+			for _, post := range p.posts() {
+				stands.WriteString(ids.ReplaceAllString(post.Text, "ID"))
+			}
+			for _, block := range blocks[1:] {
+				for line := range strings.Lines(ids.ReplaceAllString(block, "ID")) {
+					wants(t, stands.String(), line)
+				}
+			}
+		},
 		"reads": func(t *testing.T) {
 			p, other := c.agent(t, "owner", "swarm.spawn"), c.agent(t, "nosy")
 			call, d := p.spawns(`{"task":"answer",` + answer + `}`)
