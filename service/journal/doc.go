@@ -28,8 +28,8 @@
 //
 // A stale version ([ErrConflict]), a broken constraint ([ErrConstraint]), a name or
 // body out of bounds ([ErrInvalid]), a second owner ([ErrOwned]), a database written
-// by a newer program ([ErrNewerSchema]), a damaged one ([ErrCorrupt]), and a write in
-// a View ([ErrReadOnly]).
+// by a newer program ([ErrNewerSchema]), a damaged one ([ErrCorrupt]), a write in a
+// View ([ErrReadOnly]), and a View that does not end ([ErrTooLong]).
 //
 // The engines are packages below this one (sqlite); storetest is the suite that each
 // of them passes. This package imports nothing else of the project.

@@ -22,6 +22,12 @@ var (
 	// ErrScarce: the machine has no descriptor for another reader now. It may succeed
 	// soon.
 	ErrScarce = errors.New("journal cannot be opened once more now")
+	// ErrBusy: another program, a shell or a copying tool, held the database for too
+	// long. Nothing remains of the write; it may succeed soon.
+	ErrBusy = errors.New("journal is held by another program")
+	// ErrTooLong: a View took so long that it was ended, because what it looked at
+	// could not be tidied away. Whoever reads much reads it in parts.
+	ErrTooLong = errors.New("journal view took too long")
 	// ErrCorrupt: the database is damaged or is not one.
 	ErrCorrupt = errors.New("journal is damaged or not one")
 	// ErrOwned: another process owns the store; see OwnedError.

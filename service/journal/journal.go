@@ -73,18 +73,20 @@ type Store interface {
 	// ctx bounds the wait for f to begin. Once f has begun, the outcome is
 	// waited for whatever becomes of ctx, because "cancelled" would be a lie
 	// about a row that stays. A panic in f is raised again in the caller, with
-	// nothing written.
+	// nothing written. With a ctx of [Urgent], f is begun before others that wait.
 	Update(ctx context.Context, f func(Tx) error) error
 
 	// View runs f on a snapshot of what was committed when it began. Append and
 	// Exec return ErrReadOnly. ctx also ends the queries of f. f must not open
-	// another View, of which there is a bounded number at a time.
+	// another View, of which there is a bounded number at a time. A snapshot cannot
+	// be kept for ever: one that has got too old for the engine is taken away, and
+	// queries of f and then View return ErrTooLong.
 	View(ctx context.Context, f func(Tx) error) error
 
 	// Tail calls f with each event after a position, in order: first those that
 	// exist, then others as they are committed. It returns f's error, ctx's
 	// error, or ErrClosed; nil never. f may call the store. A slow f delays
-	// nobody but itself.
+	// nobody but itself, and no snapshot is kept while it runs.
 	Tail(ctx context.Context, after int64, f func(Event) error) error
 
 	// Head is the position of the last committed event, 0 in an empty store.

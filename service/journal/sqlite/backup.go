@@ -13,17 +13,18 @@ import (
 
 // Backup writes the journal as it is at one moment into a new file at path: a database of
 // its own, without a log beside it, of mode 0600 and durable when Backup returns. Writers
-// are not held up meanwhile; it takes the place of one View.
+// are not held up meanwhile; it takes the place of one View. It may last longer than a
+// View, since in part it would be worth nothing, and the log grows for so long.
 //
 // The file must not exist, and after an error none does, unless the process was killed.
 // Without room for it the error is ErrFull. ctx ends it, and so does Close.
 func (s *Store) Backup(ctx context.Context, path string) error {
-	return s.read(ctx, func(ctx context.Context) error { return copyTo(ctx, dsn(s.path, "ro"), path) })
+	return s.read(ctx, unbounded, func(ctx context.Context) error { return copyTo(ctx, dsn(s.path, "ro"), path) })
 }
 
 // Backup is Store.Backup.
 func (i *Inspection) Backup(ctx context.Context, path string) error {
-	return i.s.read(ctx, func(ctx context.Context) error { return copyTo(ctx, dsn(i.s.path, "rw"), path) })
+	return i.s.read(ctx, unbounded, func(ctx context.Context) error { return copyTo(ctx, dsn(i.s.path, "rw"), path) })
 }
 
 func copyTo(ctx context.Context, source, path string) (err error) {

@@ -22,6 +22,24 @@
 //     more commit on top, the doubtful one is either confirmed or gone for good. If
 //     that fails too, the answer is [journal.ErrUnknownCommit] and writing stops.
 //
+// Operations of [journal.Urgent] wait apart and stand first in the next batch, but for one
+// place in sixteen, which is kept for the others. The transaction is begun before the batch
+// is chosen. So whoever is urgent and comes while another program has the database is still
+// among the first, and whoever's ctx ends leaves. A program that keeps it for more than
+// five seconds makes the waiting ones [journal.ErrBusy].
+//
+// # The log
+//
+// Commits go into a log, PATH-wal, and from there into the database file. SQLite does that
+// within commits and waits for nobody, which comes to nothing while somebody reads from an
+// old snapshot. So nobody keeps one for long: Tail, Stream and Events keep none while their
+// func runs, and a View is ended after [Config.MaxView]. When the log has half of
+// [Config.MaxLog], the writer waits for readers, 50 ms at a time, to move and cut it
+// whole; Views that are over a second old are ended for it, and from three quarters on all
+// are. Two things are left that may take it over its bound: a [Store.Backup], and a program
+// that is not this one. [Store.Load] shows how large the log is and how old the oldest
+// reader.
+//
 // # Files
 //
 // Beside PATH stand PATH-wal and PATH-shm, SQLite's own, and PATH.lock, which names

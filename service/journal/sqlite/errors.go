@@ -32,6 +32,8 @@ func translate(err error) error {
 		kind = journal.ErrFull
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
 		kind = journal.ErrCorrupt
+	case codes.SQLITE_BUSY:
+		return &busyError{err}
 	case codes.SQLITE_AUTH:
 		return fmt.Errorf("%w: the statement does more than read and write the feature's own tables: %w", journal.ErrInvalid, err)
 	default:
@@ -39,6 +41,16 @@ func translate(err error) error {
 	}
 	return fmt.Errorf("%w: %w", kind, err)
 }
+
+// busyError says in the journal's words that somebody else has the database. SQLite's own,
+// "database is locked", would send whoever reads them to look for a fault in here.
+type busyError struct{ err error }
+
+func (e *busyError) Error() string {
+	return fmt.Sprintf("%v: for more than %v it could not be had", journal.ErrBusy, busyTimeout)
+}
+
+func (e *busyError) Unwrap() []error { return []error{journal.ErrBusy, e.err} }
 
 // scarce adds ErrScarce to the error of a connection that cannot be opened. The store
 // has opened the same files before, so it is descriptors that are wanting.

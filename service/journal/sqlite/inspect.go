@@ -41,7 +41,7 @@ func Inspect(ctx context.Context, path string) (*Inspection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inspect journal %s: %w", path, err)
 	}
-	s := &Store{path: path, clock: &clock{wall: time.Now}, grown: make(chan struct{})}
+	s := &Store{path: path, clock: &clock{wall: time.Now}, grown: make(chan struct{}), reads: make(map[*reading]struct{})}
 	s.life, s.end = context.WithCancel(context.Background())
 	if err := s.inspect(ctx); err != nil {
 		s.end()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -49,6 +50,9 @@ func runChild(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
+	if c.Do == "lock" {
+		return holdLock(c.Path)
+	}
 	s, err := sqlite.Open(context.Background(), config(c.Path))
 	if err != nil {
 		return err
@@ -59,6 +63,23 @@ func runChild(text string) error {
 	}
 	_, err = io.Copy(io.Discard, os.Stdin) // until the parent is done with it
 	return errors.Join(err, s.Close())
+}
+
+// holdLock holds the lock that writers take, as a shell that knows nothing of owners would,
+// until its input ends.
+func holdLock(path string) error {
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.Exec("BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	fmt.Println("locked")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	_, ended := db.Exec("ROLLBACK")
+	return errors.Join(err, ended, db.Close())
 }
 
 // keepWriting records names until it is killed, and says of each what it was told.

@@ -11,9 +11,18 @@ import (
 	"inband/service/journal"
 )
 
-// read runs f with a context that also ends when the store closes, and turns such an
-// end into ErrClosed.
-func (s *Store) read(ctx context.Context, f func(context.Context) error) error {
+// unbounded is a read that may last as long as it takes.
+const unbounded = time.Duration(0)
+
+// reading is a read under way, which may hold a snapshot.
+type reading struct {
+	since time.Time
+	end   func(error) // nil for an unbounded one, which only its ctx ends
+}
+
+// read runs f with a context that also ends when the store closes or after most, and turns
+// such an end into ErrClosed or ErrTooLong.
+func (s *Store) read(ctx context.Context, most time.Duration, f func(context.Context) error) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -30,20 +39,97 @@ func (s *Store) read(ctx context.Context, f func(context.Context) error) error {
 	var err error
 	select {
 	case s.readers.slots <- struct{}{}:
-		err = f(inner)
+		err = s.count(most, cancel, func() error { return f(inner) })
 		<-s.readers.slots
 	case <-inner.Done():
 		err = inner.Err()
 	}
-	if err != nil && errors.Is(context.Cause(inner), journal.ErrClosed) && ctx.Err() == nil {
-		return journal.ErrClosed
+	if why := context.Cause(inner); err != nil && ctx.Err() == nil &&
+		(errors.Is(why, journal.ErrClosed) || errors.Is(why, journal.ErrTooLong)) {
+		return why
 	}
 	return err
 }
 
-// View implements journal.Store. Close waits for f, whose queries it ends.
+// count runs f as a read that has begun, and has it ended after most.
+func (s *Store) count(most time.Duration, cancel context.CancelCauseFunc, f func() error) error {
+	r := &reading{since: time.Now()}
+	if most != unbounded {
+		r.end = cancel
+		defer time.AfterFunc(most, func() {
+			s.endView(r, fmt.Errorf("%w: it was ended after %v; what is much is read in parts", journal.ErrTooLong, most))
+		}).Stop()
+	}
+	s.mu.Lock()
+	s.reads[r] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.reads, r)
+		s.mu.Unlock()
+	}()
+	return f()
+}
+
+// endView takes a View's snapshot away, wherever its func is, unless it is over or that was
+// done before.
+func (s *Store) endView(r *reading, why error) {
+	s.mu.Lock()
+	_, there := s.reads[r]
+	end := r.end
+	if there && end != nil {
+		r.end = nil
+		s.tooLong++
+	}
+	s.mu.Unlock()
+	if there && end != nil {
+		end(why)
+	}
+}
+
+// endViews ends the Views that have lasted for at least age, because of a log of size bytes,
+// and returns how many there were.
+func (s *Store) endViews(age time.Duration, size int64) int {
+	s.mu.Lock()
+	var old []*reading
+	for r := range s.reads {
+		if r.end != nil && time.Since(r.since) >= age {
+			old = append(old, r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range old {
+		s.endView(r, fmt.Errorf("%w: the log beside the journal has grown to %d KiB and could not be emptied for it; what is much is read in parts",
+			journal.ErrTooLong, size>>10))
+	}
+	return len(old)
+}
+
+// Load is what weighs on a store at one moment.
+type Load struct {
+	Log        int64         // bytes of the log beside the database file
+	OldestRead time.Duration // how long the longest read under way, a Backup too, has lasted; 0 for none
+	TooLong    int64         // Views that were ended with ErrTooLong since the store was opened
+}
+
+// Load returns what weighs on the store now.
+func (s *Store) Load() Load {
+	l := Load{Log: s.writer.wal.size()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.TooLong = s.tooLong
+	for r := range s.reads {
+		l.OldestRead = max(l.OldestRead, time.Since(r.since))
+	}
+	return l
+}
+
+// View implements journal.Store. Close waits for f, whose queries it ends. After
+// Config.MaxView, or before it when the log has grown too much, the snapshot is taken away,
+// also when f does something else meanwhile. A query is ended while it looks for its first
+// row or between two.
 func (s *Store) View(ctx context.Context, f func(journal.Tx) error) error {
-	return s.read(ctx, func(ctx context.Context) error {
+	return s.read(ctx, s.maxView, func(ctx context.Context) error {
 		tx, err := s.readers.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 		if err != nil {
 			return fmt.Errorf("begin view: %w", scarce(translate(err)))
@@ -139,7 +225,7 @@ func (s *Store) Stream(ctx context.Context, stream string, after int64, f func(j
 
 // version is the committed version of a stream.
 func (s *Store) version(ctx context.Context, stream string) (version int64, err error) {
-	err = s.read(ctx, func(ctx context.Context) error {
+	err = s.read(ctx, s.maxView, func(ctx context.Context) error {
 		const query = `SELECT coalesce(max(version), 0) FROM journal_events WHERE stream = $1`
 		return database(query, s.readers.db.QueryRowContext(ctx, query, stream).Scan(&version))
 	})
@@ -160,7 +246,7 @@ func (s *Store) deliver(ctx context.Context, e journal.Event, f func(journal.Eve
 
 // page reads the next events, bounded in number and in bytes.
 func (s *Store) page(ctx context.Context, query string, after int64, more ...any) (page []journal.Event, err error) {
-	err = s.read(ctx, func(ctx context.Context) error {
+	err = s.read(ctx, s.maxView, func(ctx context.Context) error {
 		rows, err := s.readers.db.QueryContext(ctx, query, append([]any{after, pageEvents}, more...)...)
 		if err != nil {
 			return database(query, err)

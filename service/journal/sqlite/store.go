@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,9 +27,6 @@ const (
 	// for damage. A larger one is read only after an unclean end.
 	alwaysCheck = 64 << 20 // bytes
 
-	// keepLog is the size to which the log file is cut back after a burst.
-	keepLog = 64 << 20 // bytes
-
 	// A page of a Tail or Stream ends at either bound, the second after the
 	// event that crosses it.
 	pageEvents = 256
@@ -42,17 +40,19 @@ type Config struct {
 	Logger  *slog.Logger     // nil: silent
 	Clock   func() time.Time // nil: time.Now
 
-	MaxBatch int   // operations a commit, default 64; 1 gives each its own
-	Queue    int   // operations that wait before Update blocks, default 1024
-	Readers  int   // Views at a time, default 4; more wait
-	MaxBytes int64 // size of the database file beyond which writes are ErrFull; 0: the disk's end
+	MaxBatch int           // operations a commit, default 64; 1 gives each its own
+	Queue    int           // operations that wait before Update blocks, default 1024, and as many urgent ones
+	Readers  int           // Views at a time, default 4; more wait
+	MaxView  time.Duration // how long a View may last before it is ErrTooLong, default a minute
+	MaxLog   int64         // bytes that the log may have, default 64 MiB; see the package's Log
+	MaxBytes int64         // size of the database file beyond which writes are ErrFull; 0: the disk's end
 }
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Path == "" {
 		return c, fmt.Errorf("open journal: %w: no path", journal.ErrInvalid)
 	}
-	if c.MaxBatch < 0 || c.Queue < 0 || c.Readers < 0 || c.MaxBytes < 0 {
+	if c.MaxBatch < 0 || c.Queue < 0 || c.Readers < 0 || c.MaxBytes < 0 || c.MaxLog < 0 || c.MaxView < 0 {
 		return c, fmt.Errorf("open journal %s: %w: a negative bound", c.Path, journal.ErrInvalid)
 	}
 	path, err := filepath.Abs(c.Path)
@@ -69,6 +69,8 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxBatch = defaultTo(c.MaxBatch, 64)
 	c.Queue = defaultTo(c.Queue, 1024)
 	c.Readers = defaultTo(c.Readers, 4)
+	c.MaxView = cmp.Or(c.MaxView, time.Minute)
+	c.MaxLog = cmp.Or(c.MaxLog, 64<<20)
 	return c, nil
 }
 
@@ -87,6 +89,7 @@ type Store struct {
 	clock   *clock
 	writer  *writer
 	readers *readPool
+	maxView time.Duration  // 0: a View may last
 	release []func() error // what Open has opened, undone from the end
 
 	life      context.Context // ends when Close begins
@@ -96,10 +99,12 @@ type Store struct {
 
 	mu      sync.Mutex
 	closed  bool
-	reading sync.WaitGroup // reads under way; added to only while not closed
-	head    int64          // last committed position
-	recent  recent         // the events up to it
-	grown   chan struct{}  // closed and replaced when head moves
+	reading sync.WaitGroup        // reads under way; added to only while not closed
+	reads   map[*reading]struct{} // those that have begun
+	tooLong int64                 // Views that were ended
+	head    int64                 // last committed position
+	recent  recent                // the events up to it
+	grown   chan struct{}         // closed and replaced when head moves
 }
 
 var _ journal.Store = (*Store)(nil)
@@ -119,7 +124,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		log:   c.Logger,
 		clock: &clock{wall: c.Clock},
 		grown: make(chan struct{}),
+		reads: make(map[*reading]struct{}),
 	}
+	s.maxView = c.MaxView
 	s.life, s.end = context.WithCancel(context.Background())
 	if err := s.open(ctx, c); err != nil {
 		s.end()
@@ -163,7 +170,7 @@ func (s *Store) open(ctx context.Context, c Config) error {
 	}
 	// What a savepoint may have to undo is kept in memory: a batch is bounded, and beyond
 	// 64 KiB SQLite would write a temporary file for it, which was a tenth of its time.
-	db := openPool(dsn(c.Path, "rw", fmt.Sprintf("journal_size_limit(%d)", keepLog), "temp_store(MEMORY)"), 1)
+	db := openPool(dsn(c.Path, "rw", fmt.Sprintf("journal_size_limit(%d)", c.MaxLog/8), "temp_store(MEMORY)"), 1)
 	s.opened(db.Close)
 	if err := prepareDatabase(ctx, db, c); err != nil {
 		return err
@@ -181,7 +188,9 @@ func (s *Store) open(ctx context.Context, c Config) error {
 	}
 	s.writer = &writer{
 		c: conn, clock: s.clock, log: s.log, maxBatch: c.MaxBatch,
-		queue: make(chan *operation, c.Queue), closing: s.life.Done(), stopped: make(chan struct{}), notify: s.advance,
+		queue: make(chan *operation, c.Queue), urgent: make(chan *operation, c.Queue),
+		closing: s.life.Done(), stopped: make(chan struct{}), notify: s.advance,
+		wal: walLog{path: c.Path + "-wal", most: c.MaxLog, again: time.NewTimer(tendAgain)}, endViews: s.endViews,
 	}
 	s.writer.commit = func() error { _, err := conn.exec("COMMIT"); return err }
 	return s.resume()
@@ -258,7 +267,7 @@ func (s *Store) Err() error {
 }
 
 // Update implements journal.Store. When Config.Queue operations wait already, it
-// waits for room, bounded by ctx.
+// waits for room, bounded by ctx; so it does with the urgent ones, which wait apart.
 func (s *Store) Update(ctx context.Context, f func(journal.Tx) error) error {
 	select { // with several ready, the select below would choose at random
 	case <-s.life.Done():
@@ -267,9 +276,12 @@ func (s *Store) Update(ctx context.Context, f func(journal.Tx) error) error {
 		return fmt.Errorf("journal update not begun: %w", context.Cause(ctx))
 	default:
 	}
-	o := newOperation()
+	o, queue := newOperation(), s.writer.queue
+	if journal.IsUrgent(ctx) {
+		o.urgent, queue = true, s.writer.urgent
+	}
 	select {
-	case s.writer.queue <- o:
+	case queue <- o:
 		return o.follow(ctx, s.writer.stopped, f)
 	case <-s.life.Done():
 		return journal.ErrClosed

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	codes "modernc.org/sqlite/lib"
 
@@ -22,6 +23,7 @@ var errUnwound = errors.New("the func did not return")
 // caller's goroutine, when the writer gives it the turn, so that a panic, or a test's
 // FailNow, unwinds the caller and leaves the writer alone.
 type operation struct {
+	urgent  bool
 	state   atomic.Int32
 	turn    chan *writeTx // the writer's invitation; unbuffered
 	played  chan error    // what the func returned; buffered, so nobody waits to say it
@@ -88,10 +90,14 @@ type writer struct {
 	clock    *clock
 	log      *slog.Logger
 	queue    chan *operation
+	urgent   chan *operation // those of the queue's that go first
 	maxBatch int
 	closing  <-chan struct{}
 	stopped  chan struct{}
 	notify   func(head int64, events []journal.Event) // called after each commit, with what it added
+
+	wal      walLog
+	endViews func(age time.Duration, size int64) int // takes the snapshots of Views away
 
 	commit func() error // COMMIT; a test puts its own faults here
 
@@ -105,15 +111,22 @@ type writer struct {
 // run is the writer's goroutine. When the store closes, it finishes what is queued.
 func (w *writer) run() {
 	defer close(w.stopped)
+	defer w.wal.again.Stop()
 	for {
 		select {
+		case o := <-w.urgent:
+			w.serve(o)
 		case o := <-w.queue:
-			w.batch(w.gather(o))
+			w.serve(o)
+		case <-w.wal.again.C:
+			w.tend(true)
 		case <-w.closing:
 			for {
 				select {
+				case o := <-w.urgent:
+					w.serve(o)
 				case o := <-w.queue:
-					w.batch(w.gather(o))
+					w.serve(o)
 				default:
 					return
 				}
@@ -122,18 +135,71 @@ func (w *writer) run() {
 	}
 }
 
-// gather takes the operations that wait, up to a batch. After a commit all its
-// callers wake at once and many come back at once, so it lets them run, for as long
-// as that brings more: a commit costs far more than a yield.
+// serve runs first and whatever waits beside it. The transaction is begun before it is known
+// who will be in it: when another program has the database, who is urgent and comes during
+// the wait is still among the first, and who has enough of it may still leave.
+func (w *writer) serve(first *operation) {
+	err := w.begin()
+	batch := w.gather(first)
+	switch {
+	case err != nil:
+		w.tell(batch, err)
+	case len(batch) == 0: // all have left
+		w.rollback()
+	default:
+		for _, o := range w.attempt(batch) {
+			// Another one's fault has undone it: now it is in a transaction of its own.
+			if err := w.begin(); err != nil {
+				w.tell([]*operation{o}, err)
+				continue
+			}
+			w.attempt([]*operation{o})
+		}
+	}
+	w.tend(false)
+}
+
+// begin begins a transaction that can write, and waits for other programs, for a while.
+func (w *writer) begin() error {
+	if why := w.broken.Load(); why != nil {
+		return *why
+	}
+	if _, err := w.c.exec("BEGIN IMMEDIATE"); err != nil {
+		w.rollback()
+		return fmt.Errorf("begin: %w", err)
+	}
+	return nil
+}
+
+// gather takes the operations that wait, up to a batch, the urgent ones first. After a
+// commit all its callers wake at once and many come back at once, so it lets them run, for
+// as long as that brings more: a commit costs far more than a yield. A few places are kept
+// from the urgent ones, so that they cannot keep all others out for ever.
 func (w *writer) gather(first *operation) []*operation {
-	batch := make([]*operation, 0, w.maxBatch)
+	const share = 16 // one place in so many is for what is not urgent
+	var urgent, ordinary []*operation
 	take := func(o *operation) {
-		if o.state.CompareAndSwap(queued, taken) {
-			batch = append(batch, o)
+		switch {
+		case !o.state.CompareAndSwap(queued, taken): // withdrawn
+		case o.urgent:
+			urgent = append(urgent, o)
+		default:
+			ordinary = append(ordinary, o)
 		}
 	}
 	take(first)
-	for idle := 0; len(batch) < w.maxBatch && idle < 2; {
+	for idle := 0; len(urgent)+len(ordinary) < w.maxBatch && idle < 2; {
+		var hurried chan *operation // nil, from which nothing comes
+		if len(urgent) < w.maxBatch-w.maxBatch/share {
+			hurried = w.urgent
+		}
+		select {
+		case o := <-hurried:
+			take(o)
+			idle = 0
+			continue
+		default:
+		}
 		select {
 		case o := <-w.queue:
 			take(o)
@@ -143,33 +209,13 @@ func (w *writer) gather(first *operation) []*operation {
 			idle++
 		}
 	}
-	return batch
+	return append(urgent, ordinary...)
 }
 
-// batch runs operations together, and those that another one's fault has undone
-// again, each in a transaction of its own.
-func (w *writer) batch(batch []*operation) {
-	for _, o := range w.attempt(batch) {
-		w.attempt([]*operation{o})
-	}
-}
-
-// attempt runs operations in one transaction. It tells each its outcome, except for
-// those that it returns, which left no trace and may run again; with a batch of one
-// there are none.
+// attempt runs operations in the transaction that has begun, and ends it. It tells each its
+// outcome, except for those that it returns, which left no trace and may run again; with a
+// batch of one there are none.
 func (w *writer) attempt(batch []*operation) (again []*operation) {
-	if len(batch) == 0 {
-		return nil
-	}
-	if why := w.broken.Load(); why != nil {
-		w.tell(batch, *why)
-		return nil
-	}
-	if _, err := w.c.exec("BEGIN IMMEDIATE"); err != nil {
-		w.rollback()
-		w.tell(batch, fmt.Errorf("begin: %w", err))
-		return nil
-	}
 	results := make([]error, len(batch))
 	head, kept := w.head, 0
 	var events []journal.Event
