@@ -24,6 +24,10 @@ func AsFault(err error) *ops.Fault {
 		return ops.Faultf(ops.Unavailable, "the store is full; nothing was written")
 	case errors.Is(err, journal.ErrScarce):
 		return ops.Faultf(ops.Busy, "the machine has no descriptor left for the store; nothing was written, try again soon")
+	case errors.Is(err, journal.ErrBusy):
+		return ops.Faultf(ops.Busy, "another program holds the store; nothing was written, try again soon")
+	case errors.Is(err, journal.ErrTooLong):
+		return ops.Faultf(ops.Unavailable, "it took too long to read; ask for less at a time")
 	case errors.Is(err, journal.ErrClosed):
 		return ops.Faultf(ops.Unavailable, "the gateway is stopping")
 	case errors.Is(err, journal.ErrUnknownCommit):

@@ -256,7 +256,7 @@ func (e *opError) outcome() ops.Outcome {
 // ofStore reports whether err is the store's, so that trying again may help.
 func ofStore(err error) bool {
 	return errors.Is(err, journal.ErrFull) || errors.Is(err, journal.ErrClosed) || errors.Is(err, journal.ErrUnknownCommit) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+		errors.Is(err, journal.ErrBusy) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 func wellFormed(o ops.Outcome) bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"inband/service/journal"
+	"inband/service/journal/sqlite"
 	"inband/service/plane"
 	"inband/service/threads"
 	"inband/service/timers"
@@ -153,7 +154,15 @@ func (g *gateway) snapshot(ctx context.Context) (s snapshot, err error) {
 	s.plane(work)
 	head, err := g.store.Head(ctx)
 	s.add(prometheus.CounterValue, "journal_events_total", "Events in the journal.", float64(head))
+	s.store(g.store.Load())
 	return s, err
+}
+
+// store adds what weighs on the store.
+func (s *snapshot) store(l sqlite.Load) {
+	s.gauge("journal_log_bytes", "Size of the log beside the journal's file, which is cut back when it is large.", float64(l.Log))
+	s.gauge("journal_oldest_read_seconds", "How long the longest read of the journal under way, a backup too, has lasted, 0 if there is none.", l.OldestRead.Seconds())
+	s.add(prometheus.CounterValue, "journal_views_ended_total", "Reads of the journal that were ended because they took too long.", float64(l.TooLong))
 }
 
 // counts adds the counters, those without labels also when nothing was counted.

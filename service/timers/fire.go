@@ -215,7 +215,7 @@ func (t *Timers) fireAll(plans []plan) error {
 
 // ofStore reports whether err is about the store, so that another timer would meet it too.
 func ofStore(err error) bool {
-	for _, e := range []error{journal.ErrFull, journal.ErrClosed, journal.ErrUnknownCommit, journal.ErrCorrupt, journal.ErrScarce, context.Canceled, context.DeadlineExceeded} {
+	for _, e := range []error{journal.ErrFull, journal.ErrClosed, journal.ErrUnknownCommit, journal.ErrCorrupt, journal.ErrScarce, journal.ErrBusy, journal.ErrTooLong, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, e) {
 			return true
 		}
