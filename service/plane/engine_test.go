@@ -123,7 +123,7 @@ func lawless(t *testing.T) journal.Schema {
 	if err != nil {
 		t.Fatal(err)
 	}
-	law := regexp.MustCompile(`(?s)CHECK \(state NOT IN \('LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED'\).*?lease_until IS NOT NULL\)\),\s*CHECK`)
+	law := regexp.MustCompile(`(?s)CHECK \(\(fence IS NOT NULL AND worker IS NOT NULL.*?state <> 'CANCEL_REQUESTED'\)\),\s*CHECK`)
 	bent := law.ReplaceAll(b, []byte("CHECK"))
 	if bytes.Equal(bent, b) {
 		t.Fatal("the constraint was not found")

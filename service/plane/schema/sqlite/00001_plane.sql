@@ -1,8 +1,11 @@
 -- +goose Up
+-- A state is compared with each name by itself: for a list of more than two, in a CHECK or in
+-- the WHERE of an index, SQLite builds a table anew whenever it writes a row.
+
 -- One row: the switch and the fence's term.
 CREATE TABLE plane (
     id         BIGINT PRIMARY KEY CHECK (id = 1),
-    state      TEXT NOT NULL CHECK (state IN ('off', 'on', 'drain')),
+    state      TEXT NOT NULL CHECK (state = 'off' OR state = 'on' OR state = 'drain'),
     term       BIGINT NOT NULL,     -- of fences: term << 32 | counter
     hold_until BIGINT NOT NULL,     -- no lease expires before
     grants_at  BIGINT NOT NULL DEFAULT 0, -- nothing is granted before
@@ -84,8 +87,8 @@ CREATE TABLE delegation (
     verify         TEXT NOT NULL,    -- JSON: argv
     retries        TEXT NOT NULL,    -- JSON: budget by class
     used           TEXT NOT NULL,    -- JSON: of it, used
-    state          TEXT NOT NULL CHECK (state IN ('OPEN', 'VERIFYING', 'COMPLETED', 'VERIFICATION_FAILED', 'EVIDENCE_MISSING',
-                       'VERIFIER_UNAVAILABLE', 'CANCELLED', 'EXHAUSTED')),
+    state          TEXT NOT NULL CHECK (state = 'OPEN' OR state = 'VERIFYING' OR state = 'COMPLETED' OR state = 'VERIFICATION_FAILED' OR state = 'EVIDENCE_MISSING' OR
+                    state = 'VERIFIER_UNAVAILABLE' OR state = 'CANCELLED' OR state = 'EXHAUSTED'),
     attempts       BIGINT NOT NULL,
     last_fence     BIGINT NOT NULL,
     verifications  BIGINT NOT NULL,  -- how many were asked for
@@ -99,7 +102,7 @@ CREATE TABLE delegation (
     version        BIGINT NOT NULL,
     created_at     BIGINT NOT NULL,
     closed_at      BIGINT,
-    CHECK (state NOT IN ('COMPLETED', 'VERIFICATION_FAILED', 'CANCELLED', 'EXHAUSTED') OR closed_at IS NOT NULL)
+    CHECK (closed_at IS NOT NULL OR (state <> 'COMPLETED' AND state <> 'VERIFICATION_FAILED' AND state <> 'CANCELLED' AND state <> 'EXHAUSTED'))
 );
 CREATE INDEX delegation_by ON delegation (by_id, id);
 CREATE INDEX delegation_thread ON delegation (thread, id);
@@ -113,8 +116,9 @@ CREATE TABLE dispatch (
     delegation      TEXT NOT NULL REFERENCES delegation (id),
     attempt         BIGINT NOT NULL,
     implementation  TEXT NOT NULL,
-    state           TEXT NOT NULL CHECK (state IN ('DISPATCHED', 'LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED', 'UNKNOWN',
-                        'RECOVERING', 'WAITING_HUMAN', 'FAILED', 'SUCCEEDED', 'CANCELLED', 'EXHAUSTED')),
+    state           TEXT NOT NULL CHECK (state = 'DISPATCHED' OR state = 'LEASED' OR state = 'RUNNING' OR state = 'CHECKPOINTED' OR state = 'CANCEL_REQUESTED' OR
+                    state = 'UNKNOWN' OR state = 'RECOVERING' OR state = 'WAITING_HUMAN' OR state = 'FAILED' OR state = 'SUCCEEDED' OR
+                    state = 'CANCELLED' OR state = 'EXHAUSTED'),
     fence           BIGINT,
     worker          TEXT,
     boot            TEXT,
@@ -146,12 +150,12 @@ CREATE TABLE dispatch (
     idem_key        TEXT NOT NULL UNIQUE,
     UNIQUE (delegation, attempt),
     UNIQUE (delegation, fence),
-    CHECK (state NOT IN ('LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED')
-        OR (fence IS NOT NULL AND worker IS NOT NULL AND boot IS NOT NULL AND lease_until IS NOT NULL)),
+    CHECK ((fence IS NOT NULL AND worker IS NOT NULL AND boot IS NOT NULL AND lease_until IS NOT NULL)
+        OR (state <> 'LEASED' AND state <> 'RUNNING' AND state <> 'CHECKPOINTED' AND state <> 'CANCEL_REQUESTED')),
     CHECK (state <> 'CANCELLED' OR proof <> '')
 );
-CREATE UNIQUE INDEX dispatch_live ON dispatch (delegation) WHERE state IN ('DISPATCHED', 'LEASED', 'RUNNING', 'CHECKPOINTED', 'CANCEL_REQUESTED',
-    'UNKNOWN', 'RECOVERING', 'WAITING_HUMAN');
+CREATE UNIQUE INDEX dispatch_live ON dispatch (delegation) WHERE state <> 'FAILED' AND state <> 'SUCCEEDED' AND state <> 'CANCELLED'
+    AND state <> 'EXHAUSTED';
 CREATE INDEX dispatch_offer ON dispatch (implementation, not_before, id) WHERE state = 'DISPATCHED';
 CREATE INDEX dispatch_due ON dispatch (due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX dispatch_worker ON dispatch (worker, state);
@@ -165,7 +169,8 @@ CREATE TABLE verification (
     implementation TEXT NOT NULL,
     producer    TEXT NOT NULL,
     verifier    TEXT,
-    state       TEXT NOT NULL CHECK (state IN ('WAITING', 'LEASED', 'PASSED', 'FAILED', 'EVIDENCE_MISSING', 'UNAVAILABLE', 'DROPPED')),
+    state       TEXT NOT NULL CHECK (state = 'WAITING' OR state = 'LEASED' OR state = 'PASSED' OR state = 'FAILED' OR state = 'EVIDENCE_MISSING' OR
+                    state = 'UNAVAILABLE' OR state = 'DROPPED'),
     fence       BIGINT,
     boot        TEXT,
     lease_until BIGINT,
@@ -236,7 +241,7 @@ CREATE TABLE mutation (
     delegation TEXT NOT NULL,
     run        TEXT NOT NULL,
     action     TEXT NOT NULL,
-    state      TEXT NOT NULL CHECK (state IN ('INTENDED', 'DONE', 'ABSENT')),
+    state      TEXT NOT NULL CHECK (state = 'INTENDED' OR state = 'DONE' OR state = 'ABSENT'),
     proof      TEXT NOT NULL,
     intended_at BIGINT NOT NULL,
     proved_at  BIGINT,
