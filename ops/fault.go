@@ -88,7 +88,7 @@ var codes = []CodeInfo{
 	{Conflict, http.StatusConflict, ExitConflict, false, "The thing is not in a state in which this can be done."},
 	{InProgress, http.StatusConflict, ExitConflict, true, "A call with this idempotency key is still running; `details.call` is its id."},
 	{KeyReused, http.StatusUnprocessableEntity, ExitConflict, false, "This idempotency key was used for another op or other parameters."},
-	{OverLimit, http.StatusTooManyRequests, ExitConflict, false, "A reply holds more directives than one reply may, and the rest was not run; or as many timers wake an agent as may."},
+	{OverLimit, http.StatusTooManyRequests, ExitConflict, false, "A reply holds more directives than one reply may, and the rest was not run; or as many timers wake an agent, or as many delegations of it are open, as may."},
 	{RateLimited, http.StatusTooManyRequests, ExitUnreachable, true, "The op or the identity has had its number of calls for now; nothing was taken. `details.retry_after` is the seconds to wait."},
 	{WrongKey, http.StatusForbidden, ExitNotAllowed, false, "The order carries a key that is not, or no longer, the one of a wake of this agent in this thread; nothing ran (rule R4)."},
 	{Quotation, http.StatusForbidden, ExitNotAllowed, false, "The same order stood in untrusted text that the agent was shown, or it is a curl command with side effects and without the key: it counts as quoted, and nothing ran (rules R2 and R5)."},

@@ -1,6 +1,7 @@
 package plane
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -245,5 +246,34 @@ func TestMessagesAreBounded(t *testing.T) {
 		wantFault(t, err, ops.RateLimited, false)
 		v.say(wire.KindVerdict, wire.Verdict{Verdict: Passed, Checked: []wire.File{}})
 		y.wants(d, Succeeded, Completed)
+	})
+}
+
+// An agent that spawns whatever it is woken by comes to an end; what closes makes room, and
+// people and others are not held up by it.
+func TestOpenDelegationsAreBounded(t *testing.T) {
+	inYard(t, nil, func(t *testing.T, y *yard) {
+		bot, other := ops.Identity{ID: "bot", Role: ops.Agent}, ops.Identity{ID: "other", Role: ops.Agent}
+		spawn := func(by ops.Identity) error {
+			return y.store.Update(t.Context(), func(tx journal.Tx) error {
+				_, err := y.plane.spawn(tx, ops.Call{ID: ops.NewCallID(), By: by, Params: json.RawMessage(`{"task":"Again."}`)})
+				return err
+			})
+		}
+		for range MaxOpen {
+			if err := spawn(bot); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantFault(t, spawn(bot), ops.OverLimit, false)
+		for _, by := range []ops.Identity{other, ada} {
+			if err := spawn(by); err != nil {
+				t.Errorf("%s: %v", by, err)
+			}
+		}
+		y.exec(`UPDATE delegation SET state = 'CANCELLED', closed_at = created_at WHERE id = (SELECT min(id) FROM delegation)`)
+		if err := spawn(bot); err != nil {
+			t.Errorf("one is closed: %v", err)
+		}
 	})
 }

@@ -522,7 +522,7 @@ func TestABodyThatCannotBeIsRefusedBeforeItCounts(t *testing.T) {
 func TestSpawnRefusesWhatCannotBeDone(t *testing.T) {
 	inYard(t, nil, func(t *testing.T, y *yard) {
 		for _, params := range []string{`{"task":" "}`, `{"task":"x","artifacts":["../out"]}`, `{"task":"x","artifacts":["/out"]}`, `{"task":"x","artifacts":["a\\b"]}`,
-			`{"task":"x","artifacts":["."]}`} {
+			`{"task":"x","artifacts":["."]}`, `{"task":"x","artifacts":["a\u202egpj.exe"]}`, `{"task":"x","verify":{"command":[""]}}`, `{"task":"x","verify":{"command":["a","b\u0000"]}}`} {
 			err := y.store.Update(t.Context(), func(tx journal.Tx) error {
 				_, err := y.plane.spawn(tx, ops.Call{ID: ops.NewCallID(), By: ada, Params: json.RawMessage(params)})
 				return err

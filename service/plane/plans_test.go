@@ -170,7 +170,7 @@ func TestPlans(t *testing.T) {
 	must(err)
 	params, _ := json.Marshal(map[string]any{"task": "x"})
 	must(store.Update(ctx, func(tx journal.Tx) error {
-		call := ops.Call{ID: "c-plans", By: ada, Params: params}
+		call := ops.Call{ID: "c-plans", By: ops.Identity{ID: "scout", Role: ops.Agent}, Params: params}
 		if _, err := y.plane.spawn(tx, call); err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"inband/failpoint"
 	"inband/ops"
 	"inband/service"
+	"inband/service/artifacts"
 	"inband/service/journal"
 	"inband/service/plane/wire"
 )
@@ -22,6 +22,10 @@ const (
 	StandardImplementation = "default"
 	StandardDeadline       = time.Hour
 )
+
+// MaxOpen bounds the delegations of one identity, other than an operator, that are open at a
+// time: an agent that hands out work for whatever it is woken by comes to an end.
+const MaxOpen = 256
 
 // Ops returns swarm.spawn and swarm.cancel over p. Their whole effect is in the journal, in
 // the transaction that writes their outcome.
@@ -73,6 +77,16 @@ func (p *Plane) spawn(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 	if state != On {
 		return ops.Outcome{}, ops.Faultf(ops.PlaneOff, "dispatch is %s, so nothing was handed out; an operator turns it on with box plane on", state).With("state", state)
 	}
+	if c.By.Role != ops.Operator {
+		open := 0
+		if err := tx.Query(`SELECT count(*) FROM delegation WHERE by_id = $1 AND closed_at IS NULL`, func(scan func(...any) error) error { return scan(&open) }, string(c.By.ID)); err != nil {
+			return ops.Outcome{}, err
+		}
+		if open >= MaxOpen {
+			return ops.Outcome{}, ops.Faultf(ops.OverLimit, "%d delegations of %s are open, of %d at most; wait for some, or cancel some with swarm.cancel", open, c.By.ID, MaxOpen).
+				With("open", open).With("max", MaxOpen)
+		}
+	}
 	now := tx.Now()
 	d, canonical, err := delegated(c, q, now)
 	if err != nil {
@@ -119,8 +133,13 @@ func delegated(c ops.Call, q spawnParams, now time.Time) (d delegationRow, canon
 		return d, nil, badParam("/task", "is empty", "what is to be done, in words")
 	}
 	for i, file := range q.Artifacts {
-		if !fs.ValidPath(file) || file == "." || len(file) > 512 || strings.ContainsFunc(file, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
-			return d, nil, badParam(fmt.Sprintf("/artifacts/%d", i), "is no name of a file", "a clean relative path such as out/report.md, of at most 512 bytes")
+		if artifacts.CheckName(file) != nil {
+			return d, nil, badParam(fmt.Sprintf("/artifacts/%d", i), "is no name of a file", fmt.Sprintf("a clean relative path such as out/report.md, of at most %d bytes", artifacts.MaxName))
+		}
+	}
+	for i, word := range q.Verify.Command {
+		if i == 0 && word == "" || strings.ContainsRune(word, 0) {
+			return d, nil, badParam(fmt.Sprintf("/verify/command/%d", i), "cannot be run", "a program and its words, without NUL")
 		}
 	}
 	deadline := StandardDeadline

@@ -105,6 +105,7 @@ CREATE TABLE delegation (
     CHECK (closed_at IS NOT NULL OR (state <> 'COMPLETED' AND state <> 'VERIFICATION_FAILED' AND state <> 'CANCELLED' AND state <> 'EXHAUSTED'))
 );
 CREATE INDEX delegation_by ON delegation (by_id, id);
+CREATE INDEX delegation_open ON delegation (by_id) WHERE closed_at IS NULL;
 CREATE INDEX delegation_thread ON delegation (thread, id);
 CREATE INDEX delegation_state ON delegation (state, id);
 CREATE INDEX delegation_revision ON delegation (revision);
