@@ -59,6 +59,9 @@ func (p *Plane) Callback(ctx context.Context, by ops.Identity, envelope []byte) 
 		p.refused(err)
 		return wire.Ack{}, err
 	}
+	if pressing(m.Kind) {
+		ctx = journal.Urgent(ctx)
+	}
 	for {
 		if err := p.settleClock(ctx); err != nil {
 			return wire.Ack{}, stored(err)
@@ -105,6 +108,16 @@ func (p *Plane) Callback(ctx context.Context, by ops.Identity, envelope []byte) 
 		p.counts.add("callbacks", string(m.Kind), 1)
 		return ack, nil
 	}
+}
+
+// pressing reports whether messages of kind k go before others into the store: those that a
+// lease lives by, and those that say that nothing runs any more. None of them comes often.
+func pressing(k wire.Kind) bool {
+	switch k {
+	case wire.KindHeartbeat, wire.KindCancelAck, wire.KindCancelFailed, wire.KindCancelProof, wire.KindAbandoning:
+		return true
+	}
+	return false
 }
 
 // refused counts a callback that was refused.
@@ -373,7 +386,8 @@ func (p *Plane) follows(tx journal.Tx, h *held, m wire.Message, who principalRow
 func leave(tx journal.Tx, run string, list []wire.File) error {
 	for _, f := range list {
 		if _, err := tx.Exec(`INSERT INTO run_file (run, name, digest, bytes, kind, at) SELECT $1, $2, $3, $4, $5, $6
-				WHERE EXISTS (SELECT 1 FROM artifact WHERE run = $1 AND name = $2 AND digest = $3 AND bytes = $4) ON CONFLICT (run, name, digest) DO NOTHING`,
+				WHERE EXISTS (SELECT 1 FROM artifact WHERE run = $1 AND name = $2 AND digest = $3 AND bytes = $4)
+				ON CONFLICT (run, name, digest) DO UPDATE SET at = excluded.at`, // it is again what it was
 			run, f.Name, f.Digest, f.Bytes, f.Kind, tx.Now().UnixMilli()); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ type CancelRequest struct {
 // by may cancel its own delegations, operators any. One that by may not see is NotFound,
 // one that it may see and no more NotPermitted.
 func (p *Plane) CancelDelegation(ctx context.Context, by ops.Identity, id string, c CancelRequest) (s DelegationShowing, err error) {
-	err = p.store.Update(ctx, func(tx journal.Tx) error {
+	err = p.store.Update(journal.Urgent(ctx), func(tx journal.Tx) error {
 		if _, err := p.cancel(tx, by, id, c); err != nil {
 			return err
 		}
