@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,13 +59,14 @@ func (p *Plane) Poll(ctx context.Context, by ops.Identity, q wire.Poll) ([]byte,
 			return envelope, err
 		}
 		if w == nil { // Once in line it looks again, since something may have come meanwhile.
-			w = &waiter{role: who.role, skills: who.skills, ready: make(chan struct{}, 1)}
+			w = &waiter{role: who.role, skills: who.skills, barred: !who.offered(), ready: make(chan struct{}, 1)}
 			if !p.offers.join(w) {
 				return nil, ops.Faultf(ops.Busy, "%d polls wait already; try again later", maxPolls)
 			}
 			defer p.offers.leave(w)
 			continue
 		}
+		p.offers.bar(w, !who.offered())
 		select {
 		case <-w.ready:
 			p.offers.again(w)
@@ -338,9 +340,32 @@ func (p *Plane) grant(tx journal.Tx, h *held, nonce string) (*wire.Grant, error)
 			}, d.id); err != nil {
 			return nil, err
 		}
+		g.Earlier = latest(g.Earlier)
 		g.Earlier = g.Earlier[max(0, len(g.Earlier)-maxEarlier):]
 	}
 	return g, nil
+}
+
+// latest leaves of files, the oldest first, the last of each name, and of those that cannot
+// stand in one folder, since one is a folder of the other, the newer.
+func latest(files []wire.File) []wire.File {
+	taken, folders := make(map[string]bool), make(map[string]bool)
+	kept := files[:0:0]
+	for _, f := range slices.Backward(files) {
+		fits := !taken[f.Name] && !folders[f.Name]
+		for dir := path.Dir(f.Name); fits && dir != "."; dir = path.Dir(dir) {
+			fits = !taken[dir]
+		}
+		if !fits {
+			continue
+		}
+		kept, taken[f.Name] = append(kept, f), true
+		for dir := path.Dir(f.Name); dir != "."; dir = path.Dir(dir) {
+			folders[dir] = true
+		}
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 // maxEarlier bounds the files of earlier attempts that a grant names; the last ones are.
@@ -394,6 +419,7 @@ type waiter struct {
 	skills skills
 	ready  chan struct{}
 	asleep bool // it stands in line
+	barred bool // nothing new is for it: it would only keep what it is woken for from others
 	since  string
 	needs  []string // what it was woken for: an implementation, with capabilities
 }
@@ -420,6 +446,19 @@ func (o *offers) again(w *waiter) {
 	}
 }
 
+// bar notes whether w may get anything, as its last look has found. What changes that wakes
+// everybody. Was w woken for something since, the next in line looks instead.
+func (o *offers) bar(w *waiter, barred bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w.barred = barred
+	if barred && !w.asleep && w.since != "" {
+		since, needs := w.since, w.needs
+		w.since, w.needs = "", nil
+		o.wakeOne(w.role, since, needs)
+	}
+}
+
 // leave takes w out of line. If it was woken and has not looked since, the next in line
 // looks instead.
 func (o *offers) leave(w *waiter) {
@@ -431,7 +470,7 @@ func (o *offers) leave(w *waiter) {
 		return
 	}
 	if w.since != "" {
-		o.wakeOne(w.since, w.needs)
+		o.wakeOne(w.role, w.since, w.needs)
 	}
 }
 
@@ -439,12 +478,19 @@ func (o *offers) leave(w *waiter) {
 func (o *offers) work(implementation string, capabilities []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.wakeOne(implementation, capabilities)
+	o.wakeOne(ops.Worker, implementation, capabilities)
 }
 
-func (o *offers) wakeOne(implementation string, capabilities []string) {
+// judge wakes the first verifier in line that can judge work of an implementation.
+func (o *offers) judge(implementation string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wakeOne(ops.Verifier, implementation, nil)
+}
+
+func (o *offers) wakeOne(role ops.Role, implementation string, capabilities []string) {
 	for i, w := range o.waiting {
-		if w.role == ops.Worker && w.skills.serve(implementation, capabilities) {
+		if w.role == role && !w.barred && w.skills.serve(implementation, capabilities) {
 			o.waiting = slices.Delete(o.waiting, i, i+1)
 			w.asleep, w.since, w.needs = false, implementation, capabilities
 			signal(w.ready)
@@ -503,6 +549,20 @@ func (p *Plane) heard(e journal.Event) {
 		offered := e.Kind == "delegation.spawned" || e.Kind == "run.dispatched" || b.To == Dispatched
 		if offered && !b.NotBefore.After(e.At) {
 			p.offers.work(b.Implementation, b.Capabilities)
+		}
+		if b.DueMS != 0 {
+			p.sooner(time.UnixMilli(b.DueMS))
+		}
+	case e.Kind == "verification.requested", e.Kind == "verification.granted":
+		var b struct {
+			Implementation string
+			DueMS          int64 `json:"due_ms"`
+		}
+		if err := json.Unmarshal(e.Body, &b); err != nil {
+			return
+		}
+		if e.Kind == "verification.requested" {
+			p.offers.judge(b.Implementation)
 		}
 		if b.DueMS != 0 {
 			p.sooner(time.UnixMilli(b.DueMS))

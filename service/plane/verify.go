@@ -107,7 +107,8 @@ func (v *verificationRow) end(state VerificationState, reason string, now time.T
 
 // record appends an event about v. It carries no words of a verifier.
 func (v *verificationRow) record(tx journal.Tx, kind string, more map[string]any) error {
-	body := map[string]any{"delegation": v.delegation, "run": v.run, "verification": v.id, "n": v.n, "state": v.state, "producer": v.producer}
+	body := map[string]any{"delegation": v.delegation, "run": v.run, "verification": v.id, "n": v.n, "implementation": v.implementation, "state": v.state,
+		"producer": v.producer, "due_ms": dueMS(v.dueAt)}
 	if v.verifier != "" {
 		body["verifier"], body["fence"] = v.verifier, v.fence
 	}
