@@ -74,12 +74,14 @@ func (r *run) checkpoint(ctx context.Context) error {
 		same := r.kept[name] == l.file
 		r.mu.Unlock()
 		if same {
+			os.Remove(l.copy)
 			continue
 		}
-		if err := r.store(ctx, l, ""); err != nil {
+		err = r.store(ctx, l, "")
+		os.Remove(l.copy) // stored or not: copies that nobody takes must not add up
+		if err != nil {
 			return err
 		}
-		os.Remove(l.copy)
 		changed = true
 	}
 	if !changed {
@@ -120,6 +122,7 @@ func (r *run) returnFiles(ctx context.Context, worktree string) (files []wire.Fi
 		l, err := keep(root, name, r.copies())
 		if err == nil {
 			err = r.store(ctx, l, worktree)
+			os.Remove(l.copy) // one at a time: a sparse file is small only where it was
 		}
 		var fault *ops.Fault
 		switch {

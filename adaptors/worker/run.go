@@ -538,10 +538,7 @@ func (r *run) prepare() error {
 			return err
 		}
 	}
-	for i, f := range g.Earlier {
-		if i == MaxFiles {
-			break
-		}
+	for _, f := range g.Earlier[max(0, len(g.Earlier)-MaxFiles):] { // the newest come last
 		if err := r.fetchInto(f, EarlierFolder); err != nil {
 			return err
 		}

@@ -2,6 +2,8 @@ package plane
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -274,6 +276,47 @@ func TestOpenDelegationsAreBounded(t *testing.T) {
 		y.exec(`UPDATE delegation SET state = 'CANCELLED', closed_at = created_at WHERE id = (SELECT min(id) FROM delegation)`)
 		if err := spawn(bot); err != nil {
 			t.Errorf("one is closed: %v", err)
+		}
+	})
+}
+
+// The next attempt is told of the latest file of each name, and of nothing that could not
+// stand in one folder with it.
+func TestTheNextAttemptGetsTheLatestOfEachFile(t *testing.T) {
+	inYard(t, nil, func(t *testing.T, y *yard) {
+		smith := y.hire("smith", ops.Worker)
+		y.spawn(`{"task":"Write.","retries":{"task_failed":1}}`)
+		g := smith.must(0)
+		g.started()
+		keep := func(files map[string]string) {
+			c := wire.Checkpoint{}
+			for name, content := range files {
+				f := g.upload(name, content)
+				g.say(wire.KindAttest, wire.Attest{Name: f.Name, Digest: f.Digest, Envelope: smith.sealed(g.statement(f))})
+				c.Files = append(c.Files, f)
+			}
+			g.say(wire.KindCheckpoint, c)
+			y.pass(time.Second)
+		}
+		for i := range 40 {
+			keep(map[string]string{"state": fmt.Sprint("state ", i)})
+		}
+		keep(map[string]string{"out": "a file", "draft": "one"})
+		keep(map[string]string{"out/report": "a folder now", "draft": "two"})
+		keep(map[string]string{"draft": "one"}) // as it was before
+		keep(map[string]string{"state": "the last"})
+		g.say(wire.KindResult, failed)
+		g = smith.must(10 * time.Second)
+		got := make(map[string]string)
+		for _, f := range g.Earlier {
+			if got[f.Name] != "" {
+				t.Errorf("%s comes twice", f.Name)
+			}
+			got[f.Name] = f.Digest
+		}
+		want := map[string]string{"state": wire.Digest([]byte("the last")), "draft": wire.Digest([]byte("one")), "out/report": wire.Digest([]byte("a folder now"))}
+		if !maps.Equal(got, want) {
+			t.Errorf("earlier files %v, want %v", got, want)
 		}
 	})
 }

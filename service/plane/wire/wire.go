@@ -221,7 +221,7 @@ type Grant struct {
 	Credentials  []ops.CredentialRef     `json:"credentials,omitempty"` // references, which the worker resolves
 	Outputs      []string                `json:"outputs,omitempty"`     // names of the files that must be returned
 	Verify       []string                `json:"verify,omitempty"`      // argv of the declared test
-	Earlier      []File                  `json:"earlier,omitempty"`     // checkpointed by earlier attempts
+	Earlier      []File                  `json:"earlier,omitempty"`     // left by earlier attempts: the last of each name, the newest last
 	Answer       string                  `json:"answer,omitempty"`      // what a person answered, of a run that waited for it
 	IdemKey      string                  `json:"idempotency_key"`       // for external mutations of this attempt
 	Result       *Result                 `json:"result,omitempty"`      // of a verification: what is to be verified
