@@ -327,7 +327,7 @@ func (p *Plane) tell(ctx context.Context, list []overdue) (did int, err error) {
 
 // ofStore reports whether err is about the store, so that another run would meet it too.
 func ofStore(err error) bool {
-	for _, e := range []error{journal.ErrFull, journal.ErrClosed, journal.ErrUnknownCommit, journal.ErrCorrupt, journal.ErrScarce, context.Canceled, context.DeadlineExceeded} {
+	for _, e := range []error{journal.ErrFull, journal.ErrClosed, journal.ErrUnknownCommit, journal.ErrCorrupt, journal.ErrScarce, journal.ErrBusy, journal.ErrTooLong, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, e) {
 			return true
 		}
