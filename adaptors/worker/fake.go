@@ -190,10 +190,10 @@ func (e *MustError) Error() string {
 func Fake(ctx context.Context, cfg Config, script []Step, out io.Writer) error {
 	f := &fake{cfg: cfg, out: json.NewEncoder(out)}
 	var err error
-	if f.enrolled, err = Enrol(ctx, cfg.Client, cfg.State, cfg.Token, cfg.Log); err != nil {
+	if f.enrolled, err = enrol(ctx, cfg.Client, cfg.State, cfg.Token, cfg.Log); err != nil {
 		return drained(ctx, err)
 	}
-	if f.session, err = Begin(ctx, cfg.Client, cfg.State, f.enrolled, cfg.Version, nil, cfg.Log); err != nil {
+	if f.session, err = begin(ctx, cfg.Client, cfg.State, f.enrolled, cfg.Version, nil, cfg.Log); err != nil {
 		return drained(ctx, err)
 	}
 	if f.folder, err = os.MkdirTemp(cfg.State.path("kept"), "fake-"); err != nil {
@@ -239,7 +239,7 @@ type fake struct {
 	cfg      Config
 	out      *json.Encoder
 	enrolled wire.Enrolled
-	session  *Session
+	session  *session
 	folder   string
 
 	g        *granted
@@ -401,7 +401,7 @@ func (f *fake) step(ctx context.Context, s Step) (any, error) {
 		if f.g != nil && f.g.Verification == "" {
 			runs = []wire.BootRun{{Run: f.g.Run, Live: []wire.Process{}}}
 		}
-		session, err := Begin(ctx, f.cfg.Client, f.cfg.State, f.enrolled, f.cfg.Version, runs, f.cfg.Log)
+		session, err := begin(ctx, f.cfg.Client, f.cfg.State, f.enrolled, f.cfg.Version, runs, f.cfg.Log)
 		if err != nil {
 			return nil, err
 		}

@@ -126,14 +126,7 @@ func TestPB019StoppedWorkerChangesNothing(t *testing.T) {
 func TestPB030ForgedCallbacks(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		cfg := h.member("smith", ops.Worker, nil)
-		e, err := Enrol(t.Context(), cfg.Client, cfg.State, cfg.Token, h.log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := Begin(t.Context(), cfg.Client, cfg.State, e, "test", nil, h.log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := h.begun(cfg)
 		good, _, err := wire.SealCallback(s.key, wire.KindHeartbeat, wire.Header{Run: "r-1", Worker: s.id, Boot: s.boot, Seq: 1}, wire.Heartbeat{})
 		if err != nil {
 			t.Fatal(err)
@@ -295,11 +288,11 @@ func TestState(t *testing.T) {
 // A grant that is not this worker's now is not taken.
 func TestGrants(t *testing.T) {
 	_, planeKey, _ := newKey()
-	s := &Session{id: "smith", role: ops.Worker, boot: "b1", plane: planeKey.Public().(pub), now: time.Now}
+	s := &session{id: "smith", role: ops.Worker, boot: "b1", plane: planeKey.Public().(pub), now: time.Now}
 	good := func() wire.Grant {
 		g := wire.Grant{Header: wire.Header{Delegation: "d-1", Run: "r-1", Dispatch: "x-1", Implementation: "default", Worker: "smith", Boot: "b1", Fence: 5},
 			Nonce: "n1", Attempt: 1, TTLMS: 30_000, HeartbeatMS: 10_000, RemainingMS: 60_000, Instruction: wire.Instruction{Task: "t", Original: "<b> & é"}}
-		g.Digest, _ = InstructionDigest(g.Instruction)
+		g.Digest, _ = instructionDigest(g.Instruction)
 		return g
 	}
 	open := func(g wire.Grant, sent time.Time) error {

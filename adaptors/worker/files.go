@@ -126,7 +126,7 @@ func listed(root *os.Root, wanted []string) (names []string, cut bool, err error
 
 // upload has the bytes of l stored and goes on where an earlier attempt was cut off. It
 // tries until they are, the answer is final, or ctx ends.
-func (s *Session) upload(ctx context.Context, run string, l left) error {
+func (s *session) upload(ctx context.Context, run string, l left) error {
 	announced, _, err := wire.Seal(s.key, wire.KindUpload, wire.Upload{Run: run, Worker: s.id, Boot: s.boot, File: l.file})
 	if err != nil {
 		return err
@@ -212,7 +212,7 @@ func unfinal(err error) bool {
 }
 
 // attestation is the signed statement that the run of g has made l.
-func (s *Session) attestation(g wire.Grant, worktree string, l left, at time.Time) (wire.Attest, error) {
+func (s *session) attestation(g wire.Grant, worktree string, l left, at time.Time) (wire.Attest, error) {
 	if g.Source.Worktree != "" {
 		worktree = g.Source.Worktree
 	}
@@ -230,7 +230,7 @@ func (s *Session) attestation(g wire.Grant, worktree string, l left, at time.Tim
 
 // fetch gets the bytes of f into path and proves them. It tries until they are there, the
 // answer is final, or ctx ends.
-func (s *Session) fetch(ctx context.Context, f wire.File, most int64, path string) error {
+func (s *session) fetch(ctx context.Context, f wire.File, most int64, path string) error {
 	for wait := retry(); ; {
 		err := s.fetchOnce(ctx, f.Digest, most, path)
 		if err == nil {
@@ -253,7 +253,7 @@ type otherBytes struct{ got string }
 
 func (e *otherBytes) Error() string { return "its bytes have the digest " + e.got }
 
-func (s *Session) fetchOnce(ctx context.Context, digest string, most int64, path string) error {
+func (s *session) fetchOnce(ctx context.Context, digest string, most int64, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}

@@ -503,3 +503,36 @@ func fifo(path string) error { return unix.Mkfifo(path, 0o600) }
 type pub = ed25519.PublicKey
 
 func newKey() (pub, ed25519.PrivateKey, error) { return ed25519.GenerateKey(nil) }
+
+// begun enrols a member and begins its first boot, without the loops of a Worker.
+func (h *house) begun(cfg Config) *session {
+	h.t.Helper()
+	e, err := enrol(h.t.Context(), cfg.Client, cfg.State, cfg.Token, h.log)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	s, err := begin(h.t.Context(), cfg.Client, cfg.State, e, "test", nil, h.log)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return s
+}
+
+// leased takes what the plane offers to s and says that it has started.
+func (h *house) leased(cfg Config, s *session) (granted, *chain) {
+	h.t.Helper()
+	sent := s.now()
+	envelope, err := s.poll(h.t.Context(), "n1", pollWait)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	g, err := s.open(envelope, "n1", sent)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	c := newChain(cfg.Client, s.key, g.Grant, sent, s.now, func(wire.Ack) {})
+	if _, err := c.say(h.t.Context(), wire.KindStarted, wire.Started{}); err != nil {
+		h.t.Fatal(err)
+	}
+	return g, c
+}

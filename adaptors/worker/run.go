@@ -35,7 +35,7 @@ var errGivenUp = errors.New("given up")
 // run is one lease that is being served.
 type run struct {
 	w     *Worker
-	s     *Session
+	s     *session
 	g     granted
 	log   *slog.Logger
 	chain *chain

@@ -29,10 +29,10 @@ func refused(format string, args ...any) error {
 	return &RefusedError{fmt.Sprintf(format, args...)}
 }
 
-// Enrol presents the key of s with a one-time token, unless it is enrolled. It tries
+// enrol presents the key of s with a one-time token, unless it is enrolled. It tries
 // until the gateway has answered. The error is a *RefusedError, that of ctx, or one of
 // the folder.
-func Enrol(ctx context.Context, c *Client, s *State, token string, log *slog.Logger) (wire.Enrolled, error) {
+func enrol(ctx context.Context, c *Client, s *State, token string, log *slog.Logger) (wire.Enrolled, error) {
 	e, ok, err := s.enrolment()
 	if err != nil || ok {
 		return e, err
@@ -66,8 +66,8 @@ func Enrol(ctx context.Context, c *Client, s *State, token string, log *slog.Log
 	}
 }
 
-// Session is one boot of an enrolled worker or verifier.
-type Session struct {
+// session is one boot of an enrolled worker or verifier.
+type session struct {
 	client *Client
 	key    ed25519.PrivateKey
 	plane  ed25519.PublicKey
@@ -79,10 +79,10 @@ type Session struct {
 	now    func() time.Time
 }
 
-// Begin tells the plane that this worker's process is a new one, and what it found of
+// begin tells the plane that this worker's process is a new one, and what it found of
 // earlier ones. It tries until the gateway has answered. The error is a *RefusedError or
 // that of ctx.
-func Begin(ctx context.Context, c *Client, s *State, e wire.Enrolled, version string, runs []wire.BootRun, log *slog.Logger) (*Session, error) {
+func begin(ctx context.Context, c *Client, s *State, e wire.Enrolled, version string, runs []wire.BootRun, log *slog.Logger) (*session, error) {
 	for wait := retry(); ; {
 		session, err := beginOnce(ctx, c, s, e, version, runs)
 		if err == nil {
@@ -112,7 +112,7 @@ func stale(err error) bool {
 	return old
 }
 
-func beginOnce(ctx context.Context, c *Client, s *State, e wire.Enrolled, version string, runs []wire.BootRun) (*Session, error) {
+func beginOnce(ctx context.Context, c *Client, s *State, e wire.Enrolled, version string, runs []wire.BootRun) (*session, error) {
 	challenge, err := c.Challenge(ctx, e.Worker.ID)
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func beginOnce(ctx context.Context, c *Client, s *State, e wire.Enrolled, versio
 	if !bytes.Equal(answer.PlaneKey, e.PlaneKey) {
 		return nil, refused("the plane of this gateway has another key than the one that this worker was enrolled with, so it is another gateway; enrol with a folder of its own")
 	}
-	session := &Session{
+	session := &session{
 		client: c, key: s.key, plane: e.PlaneKey, id: e.Worker.ID, role: e.Worker.Role, boot: boot,
 		ttl: time.Duration(answer.TTLMS) * time.Millisecond, beat: time.Duration(answer.HeartbeatMS) * time.Millisecond, now: time.Now,
 	}
@@ -156,7 +156,7 @@ var errGrant = errors.New("not a grant for this worker")
 // open reads the envelope of a grant: signed by the plane, for this worker, this boot and
 // this poll, with the instruction that its digest names, and of a lease that is still
 // live when counted from when the poll was sent.
-func (s *Session) open(envelope []byte, nonce string, sent time.Time) (g granted, err error) {
+func (s *session) open(envelope []byte, nonce string, sent time.Time) (g granted, err error) {
 	sealed, err := wire.Read(envelope, wire.MaxGrant)
 	if err != nil {
 		return g, fmt.Errorf("%w: %w", errGrant, err)
@@ -168,7 +168,7 @@ func (s *Session) open(envelope []byte, nonce string, sent time.Time) (g granted
 		return g, fmt.Errorf("%w: %w", errGrant, err)
 	}
 	g.sent = sent
-	digest, err := InstructionDigest(g.Instruction)
+	digest, err := instructionDigest(g.Instruction)
 	if err != nil {
 		return g, fmt.Errorf("%w: %w", errGrant, err)
 	}
@@ -200,8 +200,8 @@ func (s *Session) open(envelope []byte, nonce string, sent time.Time) (g granted
 	return g, nil
 }
 
-// InstructionDigest is the digest of the canonical JSON (RFC 8785) of i.
-func InstructionDigest(i wire.Instruction) (string, error) {
+// instructionDigest is the digest of the canonical JSON (RFC 8785) of i.
+func instructionDigest(i wire.Instruction) (string, error) {
 	b, err := json.Marshal(i)
 	if err != nil {
 		return "", err
@@ -213,7 +213,7 @@ func InstructionDigest(i wire.Instruction) (string, error) {
 }
 
 // poll asks once for a grant; nil if none came. wait is at most how long the plane waits.
-func (s *Session) poll(ctx context.Context, nonce string, wait time.Duration) ([]byte, error) {
+func (s *session) poll(ctx context.Context, nonce string, wait time.Duration) ([]byte, error) {
 	return s.client.Poll(ctx, wire.Poll{Boot: s.boot, Nonce: nonce, WaitMS: wait.Milliseconds()})
 }
 

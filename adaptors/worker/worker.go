@@ -64,7 +64,7 @@ type Config struct {
 type Worker struct {
 	cfg     Config
 	log     *slog.Logger
-	session *Session
+	session *session
 }
 
 // New checks cfg.
@@ -107,7 +107,7 @@ func New(cfg Config) (*Worker, error) {
 // The error is nil after a drain, a *RefusedError, ErrSuperseded, or one of the state
 // folder. Nothing is running when Run returns but what the Runner could not end.
 func (w *Worker) Run(ctx context.Context) error {
-	e, err := Enrol(ctx, w.cfg.Client, w.cfg.State, w.cfg.Token, w.log)
+	e, err := enrol(ctx, w.cfg.Client, w.cfg.State, w.cfg.Token, w.log)
 	if err != nil {
 		return drained(ctx, err)
 	}
@@ -124,7 +124,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		return drained(ctx, err)
 	}
 	failpoint.Here("worker.before-boot")
-	w.session, err = Begin(ctx, w.cfg.Client, w.cfg.State, e, w.cfg.Version, found, w.log)
+	w.session, err = begin(ctx, w.cfg.Client, w.cfg.State, e, w.cfg.Version, found, w.log)
 	if err != nil {
 		return drained(ctx, err)
 	}

@@ -401,14 +401,7 @@ func TestNetwork(t *testing.T) {
 func TestPB021FinalAnswersAreNotRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {
 		cfg := h.member("smith", ops.Worker, nil)
-		e, err := Enrol(t.Context(), cfg.Client, cfg.State, cfg.Token, h.log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := Begin(t.Context(), cfg.Client, cfg.State, e, "test", nil, h.log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := h.begun(cfg)
 		g := wire.Grant{Header: wire.Header{Delegation: "d-none", Run: "r-none", Dispatch: "x-none", Implementation: "default", Worker: s.id, Boot: s.boot, Fence: 1}, TTLMS: 30_000}
 		c := newChain(cfg.Client, s.key, g, time.Now(), time.Now, func(wire.Ack) {})
 		for range 3 {
@@ -430,28 +423,9 @@ func TestPB027RestartedWorkerReportsItsRuns(t *testing.T) {
 		cfg := h.member("smith", ops.Worker, k)
 		time.Sleep(time.Minute) // a plane that has just started recovers nothing for a while
 		// The life before: it leased, wrote down what it runs, and was killed.
-		e, err := Enrol(t.Context(), cfg.Client, cfg.State, cfg.Token, h.log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := Begin(t.Context(), cfg.Client, cfg.State, e, "test", nil, h.log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := h.begun(cfg)
 		d := h.spawn(job)
-		sent := time.Now()
-		envelope, err := s.poll(t.Context(), "n1", pollWait)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := s.open(envelope, "n1", sent)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := newChain(cfg.Client, s.key, g.Grant, sent, time.Now, func(wire.Ack) {})
-		if _, err := c.say(t.Context(), wire.KindStarted, wire.Started{}); err != nil {
-			t.Fatal(err)
-		}
+		g, c := h.leased(cfg, s)
 		if err := cfg.State.keepLease(lease{Subject: g.Run, Run: g.Run, Delegation: d, Fence: g.Fence, Boot: s.boot, Folder: cfg.State.path("runs", g.Run), Process: &wire.Process{PID: 9, Start: "9"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -483,11 +457,11 @@ func TestPB029OlderProcessEnds(t *testing.T) {
 		d := h.spawn(`{"task": "t", "retries": {"worker_lost": 0}}`)
 		h.await("the run", "RUNNING", func() string { return h.run(d) })
 		// A copy of the folder, elsewhere.
-		e, err := Enrol(t.Context(), cfg.Client, cfg.State, "", h.log)
+		e, err := enrol(t.Context(), cfg.Client, cfg.State, "", h.log)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Begin(t.Context(), NewClient("https://gateway.example", h.net), cfg.State, e, "test", nil, h.log); err != nil {
+		if _, err := begin(t.Context(), NewClient("https://gateway.example", h.net), cfg.State, e, "test", nil, h.log); err != nil {
 			t.Fatal(err)
 		}
 		<-a.done
@@ -545,30 +519,11 @@ func TestPB032WrongClocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, h *house) {
 				cfg := h.member("smith", ops.Worker, nil)
-				e, err := Enrol(t.Context(), cfg.Client, cfg.State, cfg.Token, h.log)
-				if err != nil {
-					t.Fatal(err)
-				}
-				s, err := Begin(t.Context(), cfg.Client, cfg.State, e, "test", nil, h.log)
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := h.begun(cfg)
 				shift := off
 				s.now = func() time.Time { return time.Now().Add(shift) }
 				d := h.spawn(`{"task": "t"}`)
-				sent := s.now()
-				envelope, err := s.poll(t.Context(), "n1", pollWait)
-				if err != nil {
-					t.Fatal(err)
-				}
-				g, err := s.open(envelope, "n1", sent)
-				if err != nil {
-					t.Fatal(err)
-				}
-				c := newChain(cfg.Client, s.key, g.Grant, sent, s.now, func(wire.Ack) {})
-				if _, err := c.say(t.Context(), wire.KindStarted, wire.Started{}); err != nil {
-					t.Fatal(err)
-				}
+				_, c := h.leased(cfg, s)
 				shift -= 5 * time.Minute // back, in the middle of the run
 				if _, err := c.say(t.Context(), wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{}}); err != nil {
 					t.Errorf("the result is refused: %v", err)
