@@ -59,6 +59,7 @@ soak: ## the long proofs: KILLS kills of a gateway, a day of chat in DAY rounds,
 	INBAND_DAY=$(DAY) $(GO) test -count 1 -v -timeout 60m -run '^TestDay$$' ./tests
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/sqlite -kills $(KILLS)
 	$(GO) test -count 1 -v -timeout 60m -run '^TestPowerCut' ./service/journal/sqlite -cuts $(KILLS)
+	INBAND_PLANE_CUTS=100 $(GO) test -count 1 -v -timeout 60m -run '^TestPlanePowerCut$$' ./tests
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/notary -kills $(KILLS)
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/artifacts -kills $(KILLS)
 	INBAND_RENDERINGS=100000 $(GO) test -count 1 -v -timeout 60m -run '^TestNothingRenderedIsAnOrder$$' ./envelope
