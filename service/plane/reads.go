@@ -210,8 +210,8 @@ func (p *Plane) kept(tx journal.Tx, s *DelegationShowing) (string, error) {
 	if s.Closed || s.RunState != Dispatched {
 		return "", nil
 	}
-	var state string
-	if err := tx.Query(`SELECT state FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&state) }); err != nil {
+	state, err := switchedTo(tx)
+	if err != nil {
 		return "", err
 	}
 	if state != On {

@@ -70,8 +70,8 @@ func (p *Plane) spawn(tx journal.Tx, c ops.Call) (ops.Outcome, error) {
 	if err := json.Unmarshal(c.Params, &q); err != nil {
 		return ops.Outcome{}, fmt.Errorf("parameters of swarm.spawn: %w", err)
 	}
-	var state string
-	if err := tx.Query(`SELECT state FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&state) }); err != nil {
+	state, err := switchedTo(tx)
+	if err != nil {
 		return ops.Outcome{}, err
 	}
 	if state != On {

@@ -227,8 +227,8 @@ func (p *Plane) sweepRuns(ctx context.Context) (next time.Time, did bool, err er
 		if err := p.store.View(ctx, func(tx journal.Tx) error {
 			list, n, upcoming = nil, 0, time.Time{}
 			var runs []string
-			var hold int64
-			if err := tx.Query(`SELECT hold_until FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&hold) }); err != nil {
+			hold, err := heldUntil(tx)
+			if err != nil {
 				return err
 			}
 			now := tx.Now()
@@ -247,7 +247,7 @@ func (p *Plane) sweepRuns(ctx context.Context) (next time.Time, did bool, err er
 				if err != nil {
 					return err
 				}
-				o, at := p.dueOf(h, now, fromMilli(&hold))
+				o, at := p.dueOf(h, now, hold)
 				if o.kind != "" {
 					list = append(list, o)
 				} else {
@@ -343,8 +343,8 @@ func (p *Plane) tellAll(ctx context.Context, list []overdue) (did int, err error
 		if p.jumped() {
 			return errJumped
 		}
-		var hold int64
-		if err := tx.Query(`SELECT hold_until FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&hold) }); err != nil {
+		hold, err := heldUntil(tx)
+		if err != nil {
 			return err
 		}
 		for _, o := range list {
@@ -355,7 +355,7 @@ func (p *Plane) tellAll(ctx context.Context, list []overdue) (did int, err error
 			if h.run.version != o.version {
 				continue // it has moved on
 			}
-			if now, _ := p.dueOf(h, tx.Now(), fromMilli(&hold)); now.kind != o.kind {
+			if now, _ := p.dueOf(h, tx.Now(), hold); now.kind != o.kind {
 				continue
 			}
 			fault, err := p.apply(tx, h, p.own(h, o.kind))
@@ -403,8 +403,8 @@ func (p *Plane) scan(ctx context.Context) error {
 		if err := p.store.View(ctx, func(tx journal.Tx) error {
 			list, n = nil, 0
 			now := tx.Now()
-			var hold int64
-			if err := tx.Query(`SELECT hold_until FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&hold) }); err != nil {
+			hold, err := heldUntil(tx)
+			if err != nil {
 				return err
 			}
 			var runs []string
@@ -424,7 +424,7 @@ func (p *Plane) scan(ctx context.Context) error {
 				if err != nil {
 					return err
 				}
-				if o, _ := p.dueOf(h, now, fromMilli(&hold)); o.kind != "" {
+				if o, _ := p.dueOf(h, now, hold); o.kind != "" {
 					list = append(list, o)
 				}
 			}

@@ -113,6 +113,19 @@ func (p *Plane) bump(tx journal.Tx, why map[string]any) error {
 	return p.lapseVerifications(tx, "", "term_bumped")
 }
 
+// switchedTo is the position of the switch.
+func switchedTo(tx journal.Tx) (state string, err error) {
+	err = tx.Query(`SELECT state FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&state) })
+	return state, err
+}
+
+// heldUntil is until when no lease expires.
+func heldUntil(tx journal.Tx) (time.Time, error) {
+	var ms int64
+	err := tx.Query(`SELECT hold_until FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&ms) })
+	return time.UnixMilli(ms), err
+}
+
 // begin gives what is leased one more TTL, as the plane starts.
 func (p *Plane) begin(ctx context.Context) error {
 	return p.store.Update(ctx, func(tx journal.Tx) error {

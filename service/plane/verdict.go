@@ -44,12 +44,8 @@ func (p *Plane) verifierCallback(tx journal.Tx, m wire.Message, who principalRow
 	if ack != nil {
 		return *ack, nil, nil
 	}
-	term, _, err := termAndHold(tx)
-	if err != nil {
-		return refused(nil, err)
-	}
 	now := tx.Now()
-	if why := v.stale(m, who, term, now); why != "" {
+	if why := v.stale(m, who, now); why != "" {
 		return refused(p.doubted(tx, h, v, m, why, final(ops.StaleFence, "the verification is %s, and not, or no longer, under this lease; stop", v.state).With("reason", why)))
 	}
 	switch next := v.seq + 1; {
@@ -96,7 +92,7 @@ func (p *Plane) verifierCallback(tx journal.Tx, m wire.Message, who principalRow
 }
 
 // stale is why m has no authority over v: a word, "" if it has.
-func (v *verificationRow) stale(m wire.Message, who principalRow, term int64, now time.Time) string {
+func (v *verificationRow) stale(m wire.Message, who principalRow, now time.Time) string {
 	switch {
 	case v.state != WithVerifier:
 		return "no_lease"
@@ -104,7 +100,7 @@ func (v *verificationRow) stale(m wire.Message, who principalRow, term int64, no
 		return "wrong_worker"
 	case m.Header.Boot != v.boot || who.boot != v.boot:
 		return "stale_boot"
-	case m.Header.Fence != v.fence || v.fence>>termBits < term:
+	case m.Header.Fence != v.fence || v.fence>>termBits < who.term:
 		return "stale_fence"
 	case !now.Before(v.leaseUntil):
 		return "lease_expired"

@@ -274,13 +274,9 @@ func (p *Plane) offerVerification(tx journal.Tx, who principalRow, nonce string)
 	if err != nil {
 		return nil, err
 	}
-	term, _, err := termAndHold(tx)
-	if err != nil {
-		return nil, err
-	}
 	now, v := tx.Now(), list[0]
 	v.state, v.verifier, v.boot = WithVerifier, who.id, who.boot
-	v.fence = max(v.fence+1, term<<termBits|1)
+	v.fence = max(v.fence+1, who.term<<termBits|1)
 	if until := now.Add(p.VerifyWithin); until.After(v.deadline) { // somebody came: it has the time that is for judging
 		v.deadline = until
 	}
@@ -355,18 +351,11 @@ func (p *Plane) grantOf(tx journal.Tx, v verificationRow, nonce string) (*wire.G
 	return g, nil
 }
 
-// termAndHold are the term of fences and until when no lease expires.
-func termAndHold(tx journal.Tx) (term int64, hold time.Time, err error) {
-	var ms int64
-	err = tx.Query(`SELECT term, hold_until FROM plane WHERE id = 1`, func(scan func(...any) error) error { return scan(&term, &ms) })
-	return term, time.UnixMilli(ms), err
-}
-
 // sweepVerifications does what is due of verifications at now, up to a batch, and returns
 // how many it has looked at: leases that have lapsed are offered again, delegations that
 // nobody judges are shown as such, and those that have waited long enough are closed.
 func (p *Plane) sweepVerifications(tx journal.Tx, now time.Time) (n int, err error) {
-	_, hold, err := termAndHold(tx)
+	hold, err := heldUntil(tx)
 	if err != nil {
 		return 0, err
 	}
