@@ -1,12 +1,15 @@
 package plane
 
 import (
+	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oklog/ulid/v2"
 
 	"inband/ops"
 	"inband/service/artifacts"
@@ -318,5 +321,48 @@ func TestTheNextAttemptGetsTheLatestOfEachFile(t *testing.T) {
 		if !maps.Equal(got, want) {
 			t.Errorf("earlier files %v, want %v", got, want)
 		}
+	})
+}
+
+// A worker that begins again and again is slowed down, and begins when it waits.
+func TestBootsAreBounded(t *testing.T) {
+	inYard(t, nil, func(t *testing.T, y *yard) {
+		smith, jones := y.hire("smith", ops.Worker), y.hire("jones", ops.Worker)
+		for range MaxBoots - 1 {
+			smith.reboot()
+		}
+		f := wantFault(t, smith.begin(ulid.Make().String()), ops.RateLimited, false)
+		if !f.Retryable {
+			t.Error("it may not try again")
+		}
+		if smith.poll(0) != nil { // its last boot lasts
+			t.Error("granted something")
+		}
+		jones.reboot()
+		y.pass(time.Minute)
+		smith.reboot()
+	})
+}
+
+// The invitations of a backup are over when it is restored: somebody may have used them
+// since, and others may have seen their tokens then.
+func TestARestoreEndsInvitations(t *testing.T) {
+	inYard(t, nil, func(t *testing.T, y *yard) {
+		invited, err := y.plane.Invite(t.Context(), ada, Invitation{Name: "smith", Role: ops.Worker, Implementations: []string{StandardImplementation}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.do(y.plane.Restored)
+		public, private, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		envelope, _, err := wire.Seal(private, wire.KindEnrol, wire.Enrol{Token: invited.Token, PublicKey: public})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = y.plane.Enrol(t.Context(), envelope)
+		wantFault(t, err, ops.Unauthenticated, true)
+		y.hire("smith", ops.Worker) // and is invited again
 	})
 }

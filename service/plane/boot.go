@@ -137,6 +137,14 @@ func (p *Plane) reboot(tx journal.Tx, who principalRow, m wire.Boot) error {
 	if ended {
 		return final(ops.Conflict, "the boot %s of %s has ended; a process that begins has a boot of its own", m.Boot, who.id)
 	}
+	begun := 0
+	if err := tx.Query(`SELECT count(*) FROM boot WHERE worker = $1 AND begun_at > $2`, func(scan func(...any) error) error { return scan(&begun) },
+		string(who.id), now.Add(-time.Minute).UnixMilli()); err != nil {
+		return err
+	}
+	if begun >= MaxBoots {
+		return ops.Faultf(ops.RateLimited, "%s has begun %d times within a minute, of %d at most; something ends it", who.id, begun, MaxBoots).With("retry_after", int64(1))
+	}
 	if _, err := tx.Exec(`UPDATE boot SET ended_at = $1 WHERE worker = $2 AND ended_at IS NULL`, now.UnixMilli(), string(who.id)); err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ const (
 	MaxInvitation      = 7 * 24 * time.Hour
 	MaxSkills          = 64  // implementations, and capabilities, of one worker
 	MaxBootRuns        = 256 // that one boot can speak for
+	MaxBoots           = 120 // of one worker in a minute
 	challengeFor       = 60 * time.Second
 )
 

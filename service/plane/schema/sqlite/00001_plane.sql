@@ -65,6 +65,7 @@ CREATE TABLE boot (
     ended_at   BIGINT,
     PRIMARY KEY (worker, boot)
 );
+CREATE INDEX boot_begun ON boot (worker, begun_at);
 
 CREATE TABLE instruction (
     digest TEXT PRIMARY KEY,
