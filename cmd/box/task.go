@@ -50,8 +50,8 @@ func (c *taskRunnerConfig) flags(cmd *cobra.Command) {
 	c.Disk, c.LogMax = task.DefaultDisk, task.DefaultLog
 	f.StringVar(&c.Repository, "repository", "", "a git repository of this machine from which revisions are taken")
 	f.StringArrayVar(&c.Read, "read", nil, "a file or folder that the command may read (may be repeated)")
-	f.StringArrayVar(&c.Write, "write", nil, "one that it may write to, beside the folders of its run (may be repeated)")
-	f.StringArrayVar(&c.Exec, "exec", nil, "one that it may execute, beside the programs of the system (may be repeated)")
+	f.StringArrayVar(&c.Write, "write", nil, "a file or folder that the command may write to, beside those of its run (may be repeated)")
+	f.StringArrayVar(&c.Exec, "exec", nil, "a file or folder that the command may execute, beside the programs of the system (may be repeated)")
 	f.StringVar(&c.Network, "network", string(sandbox.NoNetwork), "the network that it gets: none, unix or any")
 	f.BoolVar(&c.Metadata, "fs-metadata", false, "let it change modes, owners and times of files, which no path bounds: use it with --run-as")
 	f.StringVar(&c.RunAs, "run-as", "", "the user that it runs as (default: this one, or nobody if this one is root)")

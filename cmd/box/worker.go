@@ -93,7 +93,7 @@ func (a *app) memberFlags(cmd *cobra.Command, m *memberFlags) {
 	f := cmd.Flags()
 	f.StringVar(&a.gateway, "gateway", "", "URL of the gateway (default $INBAND_GATEWAY, else the one of the state folder)")
 	f.StringVar(&a.ca, "ca", "", "file with the certificate authority to trust (default $INBAND_CA, else the state folder's)")
-	f.StringVar(&m.name, "name", "", "which of several in one state folder this is (default: its implementation)")
+	f.StringVar(&m.name, "name", "", "which of several in one state folder this is (default: its implementation, of a verifier \"default\")")
 	f.StringVar(&m.token, "token", "", "one-time token of the invitation; others on this machine can read it, so prefer --token-file")
 	f.StringVar(&m.tokenFile, "token-file", "", "file with the one-time token of the invitation; - is standard input")
 	f.IntVar(&m.slots, "slots", 1, "how many runs at once")
