@@ -55,7 +55,7 @@ func TestPlanePowerCut(t *testing.T) {
 		}
 		return
 	}
-	cuts := 4
+	cuts, lines := 4, 250 // that are said before a cut, at most
 	if s := os.Getenv("INBAND_PLANE_CUTS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
@@ -63,7 +63,7 @@ func TestPlanePowerCut(t *testing.T) {
 		}
 		cuts = n
 	} else if testing.Short() {
-		cuts = 2
+		cuts, lines = 2, 100
 	}
 	seed := uint64(time.Now().UnixNano())
 	dice := mathrand.New(mathrand.NewPCG(seed, 0))
@@ -82,7 +82,7 @@ func TestPlanePowerCut(t *testing.T) {
 			}
 			t.Skipf("needs FUSE and the right to mount: %v", err)
 		}
-		hearUntilCut(t, at, disk, 1+dice.IntN(400), told, count)
+		hearUntilCut(t, at, disk, 1+dice.IntN(lines), told, count)
 		syncs += disk.Syncs()
 		if err := disk.Cut(dice, to); err != nil {
 			t.Fatal(err)
@@ -325,16 +325,11 @@ func (y *cutYard) spawner(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("spawn: %w", err)
 		}
-		var state ops.State
-		for !state.Settled() {
-			if err := y.store.View(ctx, func(tx journal.Tx) error {
-				return tx.Query(`SELECT state FROM call WHERE id = $1`, func(scan func(...any) error) error { return scan(&state) }, string(ticket.Call))
-			}); err != nil {
-				return fmt.Errorf("ask for the call: %w", err)
-			}
-			time.Sleep(5 * time.Millisecond) // between two questions
+		outcome, err := y.door.Await(ctx, ticket.Call)
+		if err != nil {
+			return fmt.Errorf("await %s: %w", ticket.Call, err)
 		}
-		fmt.Printf("settled %s %s\n", ticket.Call, state)
+		fmt.Printf("settled %s %s\n", ticket.Call, outcome.State)
 	}
 }
 
