@@ -4,6 +4,7 @@ GO       ?= go
 FUZZTIME ?= 20s
 KILLS    ?= 200
 DAY      ?= 900
+ROUNDS   ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test race check lint fuzz bench benchmarks soak tidy clean
@@ -54,9 +55,11 @@ bench: ## the bars of the design, one line each (bar NAME FIGURE TARGET ok|short
 benchmarks: ## every benchmark by itself
 	$(GO) test -run '^$$' -bench . ./...
 
-soak: ## the long proofs: KILLS kills of a gateway, a day of chat in DAY rounds, 100,000 hostile results, each rule taken away, fuzzing
+soak: ## the long proofs: KILLS kills of a gateway, and of a plane's gateway and workers, a day of chat in DAY rounds, 100,000 hostile results, each rule taken away, fuzzing
 	INBAND_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run '^TestKill$$' ./tests
+	INBAND_HISTORY=$(ROUNDS) $(GO) test -count 1 -v -timeout 60m -run '^TestPlaneHistory$$' ./tests
 	INBAND_DAY=$(DAY) $(GO) test -count 1 -v -timeout 60m -run '^TestDay$$' ./tests
+	INBAND_PLANE_KILLS=$(KILLS) $(GO) test -count 1 -v -timeout 60m -run '^TestPlaneKill$$' ./tests
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/journal/sqlite -kills $(KILLS)
 	$(GO) test -count 1 -v -timeout 60m -run '^TestPowerCut' ./service/journal/sqlite -cuts $(KILLS)
 	INBAND_PLANE_CUTS=100 $(GO) test -count 1 -v -timeout 60m -run '^TestPlanePowerCut$$' ./tests
