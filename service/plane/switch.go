@@ -61,9 +61,13 @@ func (p *Plane) BumpTerm(ctx context.Context, by ops.Identity) (shows Showing, e
 // The store that is gone may have begun terms since the backup was made, and the same
 // backup may be restored twice. So the term is later than that of the clock, and nothing is
 // granted in a term before the clock has come to it: no store has granted anything in a
-// term as late as this one.
+// term as late as this one. An invitation that is open may have been used since, and whoever
+// has seen its token would enrol with it, so none is open afterwards.
 func (p *Plane) Restored(tx journal.Tx) error {
 	if _, err := tx.Exec(`UPDATE plane SET term = $1 WHERE id = 1 AND term < $1`, int64(tx.Now().Sub(firstTerm)/termLength)); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(`UPDATE invitation SET expires_at = $1 WHERE used_at IS NULL AND expires_at > $1`, tx.Now().UnixMilli()); err != nil {
 		return err
 	}
 	return p.bump(tx, map[string]any{"reason": "restored from a backup"})
