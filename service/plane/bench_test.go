@@ -161,7 +161,7 @@ func (r river) open(f func(cycle func() (start time.Duration, err error))) {
 }
 
 // rounds that are measured, of cycles each, after one that warms up.
-const benchRounds, benchCycles = 8, 4 * callers
+const benchRounds, benchCycles = 5, 4 * callers
 
 // BenchmarkBars has callers order work and workers do it, and the same number of jobs go
 // through River on SQLite, on the same disk. It prints the bar of the design, and what a
