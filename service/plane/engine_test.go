@@ -467,6 +467,60 @@ func TestAResultThatComesTooLateIsEvidenceUntilItIsAdopted(t *testing.T) {
 	})
 }
 
+// A late success whose declared files are not there could not be verified: a new run comes
+// of it where one may, and otherwise it is known what is missing.
+func TestALateResultWithoutItsFilesLeavesRoomForANewRun(t *testing.T) {
+	for name, tt := range map[string]struct {
+		retries    int
+		attempts   int
+		run        State
+		delegation DelegationState
+	}{
+		"a new run may follow":  {1, 2, Dispatched, Open},
+		"no new run may follow": {0, 1, Succeeded, EvidenceMissing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inYard(t, nil, func(t *testing.T, y *yard) {
+				smith := y.hire("smith", ops.Worker)
+				d := y.spawn(fmt.Sprintf(`{"task":"x","artifacts":["report.md"],"retries":{"worker_lost":%d}}`, tt.retries))
+				g := smith.must(0)
+				g.started()
+				y.pass(y.plane.TTL + time.Second)
+				_, err := g.try(wire.KindResult, done)
+				wantFault(t, err, ops.StaleFence, true)
+				y.pass(time.Second)
+				y.wants(d, tt.run, tt.delegation)
+				if h := y.held(d); h.delegation.attempts != tt.attempts {
+					t.Errorf("%d attempts, want %d", h.delegation.attempts, tt.attempts)
+				}
+			})
+		})
+	}
+}
+
+// A success that came too late and whose declared files did not come at all can complete
+// nothing: where a new run may follow, one does.
+func TestALateSuccessWithoutItsFilesIsDoneAgainWhereItMayBe(t *testing.T) {
+	for _, tc := range []struct {
+		lost  string
+		run   State
+		state DelegationState
+	}{{"1", Dispatched, Open}, {"0", Succeeded, EvidenceMissing}} {
+		inYard(t, nil, func(t *testing.T, y *yard) {
+			smith := y.hire("smith", ops.Worker)
+			d := y.spawn(`{"task":"x","artifacts":["report"],"retries":{"worker_lost":` + tc.lost + `}}`)
+			g := smith.must(0)
+			g.started()
+			y.pass(y.plane.TTL + time.Second)
+			y.wants(d, Unknown, Open)
+			_, err := g.try(wire.KindResult, wire.Result{Succeeded: true, Files: []wire.File{}})
+			wantFault(t, err, ops.StaleFence, true)
+			y.pass(time.Second)
+			y.wants(d, tc.run, tc.state)
+		})
+	}
+}
+
 // pb-016, pb-048, principle: one more lease time at start
 func TestAPlaneThatComesBackLeavesLeasesTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -358,7 +358,13 @@ func (p *Plane) tellAll(ctx context.Context, list []overdue) (did int, err error
 			if now, _ := p.dueOf(h, tx.Now(), hold); now.kind != o.kind {
 				continue
 			}
-			fault, err := p.apply(tx, h, p.own(h, o.kind))
+			e := p.own(h, o.kind)
+			if e.Adopt {
+				if e.Adopt, err = worthAdopting(tx, h); err != nil {
+					return err
+				}
+			}
+			fault, err := p.apply(tx, h, e)
 			if err != nil {
 				return err
 			}
@@ -390,6 +396,20 @@ func (p *Plane) own(h *held, kind EventKind) Event {
 		}
 	}
 	return e
+}
+
+// worthAdopting reports whether the late result of h's run should count. One that claims
+// success without the declared files cannot be verified, so while a new run may follow the
+// loss of this one's worker, that is what comes of it.
+func worthAdopting(tx journal.Tx, h *held) (bool, error) {
+	d := &h.snap.Delegation
+	if h.run.late == nil || !h.run.late.Succeeded || d.Cancel || d.Budget[WorkerLost] <= d.Used[WorkerLost] {
+		return true, nil
+	}
+	as := *h
+	as.run.result = h.run.late
+	_, missing, err := returned(tx, &as)
+	return len(missing) == 0, err
 }
 
 // scan looks at every run in a state that has a lease, by the state, and moves on those
