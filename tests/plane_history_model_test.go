@@ -36,11 +36,11 @@ type deed struct {
 	Kind   deedKind
 	Sure   bool // an answer came; else it may have happened at any time since, or not at all
 
-	Sent, Got time.Duration // since the run began; Sent of the first attempt, of a grant that of the last
+	Sent, Got time.Duration // since the run began; Sent of the first attempt
 	Header    wire.Header
-	Attempt   int // granted
-	Lease     time.Duration
-	Producer  ops.IdentityID
+	Attempt   int            // granted
+	Until     time.Duration  // granted: until then the holder may count on it
+	Producer  ops.IdentityID // granted, a verification: of the result
 
 	Message wire.Kind // said
 	Digest  string
@@ -279,7 +279,7 @@ func (k *known) leases(d deed) bool {
 		if !r.State.HasLease() || h.Seq < r.Seq || !r.reaches(h.Seq) {
 			return false
 		}
-		r.Worker, r.Until, r.Seq = h.Worker, max(r.Until, d.Sent+d.Lease), h.Seq
+		r.Worker, r.Until, r.Seq = h.Worker, max(r.Until, d.Until), h.Seq
 		k.Runs[h.Run] = r
 		return true
 	}
@@ -298,7 +298,7 @@ func (k *known) leases(d deed) bool {
 		return false
 	}
 	r := k.Runs[h.Run]
-	r.Worker, r.Until, r.Left, r.Seq = h.Worker, d.Sent+d.Lease, false, h.Seq
+	r.Worker, r.Until, r.Left, r.Seq = h.Worker, d.Until, false, h.Seq
 	k.Runs[h.Run] = r
 	return true
 }
@@ -389,7 +389,7 @@ func (k *known) judges(d deed) bool {
 		if v.Over || h.Seq < v.Seq || !v.reaches(h.Seq) {
 			return false
 		}
-		v.Until, v.Seq = max(v.Until, d.Sent+d.Lease), h.Seq
+		v.Until, v.Seq = max(v.Until, d.Until), h.Seq
 		k.Verifications[h.Verification] = v
 		return true
 	}
@@ -408,7 +408,7 @@ func (k *known) judges(d deed) bool {
 		return false
 	}
 	v.leaseKnown = v.copied()
-	v.Fence, v.Worker, v.Until, v.Left, v.Seq, v.Run = h.Fence, h.Worker, d.Sent+d.Lease, false, h.Seq, h.Run
+	v.Fence, v.Worker, v.Until, v.Left, v.Seq, v.Run = h.Fence, h.Worker, d.Until, false, h.Seq, h.Run
 	k.Verifications[h.Verification], k.Latest = v, h.Verification
 	if k.State == plane.Open {
 		k.State = plane.Verifying
@@ -512,9 +512,6 @@ func (k *known) shows(s seenWhole) bool {
 func history(deeds []deed, end time.Duration) (all []porcupine.Operation) {
 	for i, d := range deeds {
 		o := porcupine.Operation{ClientId: i, Input: d, Call: int64(d.Sent), Return: int64(d.Got)}
-		if d.Kind == granted && d.Got < d.Sent {
-			o.Call = int64(d.Got)
-		}
 		if !d.Sure {
 			o.Return = int64(end)
 		}
@@ -538,11 +535,12 @@ func (s *tale) add(d deed) {
 	s.at += step
 	d.Header.Delegation, d.Sure = "d", true
 	d.Sent, d.Got = s.at, s.at+step/2
+	d.Until = s.at + term
 	s.deeds = append(s.deeds, d)
 }
 
 func (s *tale) grant(worker ops.IdentityID, run string, attempt int, fence, seq int64) {
-	s.add(deed{Kind: granted, Attempt: attempt, Lease: term, Header: wire.Header{Run: run, Worker: worker, Fence: fence, Seq: seq}})
+	s.add(deed{Kind: granted, Attempt: attempt, Header: wire.Header{Run: run, Worker: worker, Fence: fence, Seq: seq}})
 }
 
 func (s *tale) say(worker ops.IdentityID, run string, fence, seq int64, what wire.Kind, to plane.State) {
@@ -559,7 +557,7 @@ func callback(h wire.Header, what wire.Kind, to string, final bool) deed {
 }
 
 func (s *tale) judge(verifier ops.IdentityID, v, run string, attempt int, fence int64) {
-	s.add(deed{Kind: granted, Attempt: attempt, Lease: term, Producer: "w1", Header: wire.Header{Run: run, Verification: v, Worker: verifier, Fence: fence}})
+	s.add(deed{Kind: granted, Attempt: attempt, Producer: "w1", Header: wire.Header{Run: run, Verification: v, Worker: verifier, Fence: fence}})
 }
 
 func (s *tale) verdict(verifier ops.IdentityID, v, run string, fence, seq int64, to plane.VerificationState) {
