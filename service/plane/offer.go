@@ -155,12 +155,14 @@ func (p *Plane) take(tx journal.Tx, who principalRow, nonce string, found []stri
 	if who.role == ops.Verifier {
 		grant, err = p.offerVerification(tx, who, nonce)
 	} else {
-		if len(found) == 0 {
-			if found, err = p.search(tx, who, 1); err != nil {
-				return nil, err
+		if len(found) > 0 {
+			grant, err = p.lease(tx, who, nonce, found)
+		}
+		if err == nil && grant == nil { // or others were quicker with all of it, while more waits
+			if found, err = p.search(tx, who, 1); err == nil {
+				grant, err = p.lease(tx, who, nonce, found)
 			}
 		}
-		grant, err = p.lease(tx, who, nonce, found)
 	}
 	if err != nil || grant == nil {
 		return nil, err
