@@ -524,7 +524,7 @@ func (a *planeAudit) acts() {
 				a.errorf("line %d: a command of run %s lives beside that of run %s, and is proved (%s) not to", n+1, l.run, now.run, r.proof)
 			}
 		}
-		if r.proof == plane.NeverStarted {
+		if r.proof == plane.NeverStarted && len(r.leases) == 1 { // a run that was resumed had begun before
 			a.errorf("line %d: run %s is proved to have never begun", n+1, l.run)
 		}
 		// Only the last lease's: a run that waited for a person has gone on under another.

@@ -88,7 +88,7 @@ func TestPlaneKill(t *testing.T) {
 			n := k.died[part.who+" "+m]
 			total += n
 			fmt.Printf("plane kills of a %s at %s: %d\n", part.who, m, n)
-			if n == 0 && kills >= 4*len(part.marks) && part.who != "verifier" {
+			if n == 0 && kills >= 4*len(part.marks) && part.who != "verifier" && !strings.Contains(m, "tombstone") {
 				t.Errorf("no %s was killed at %s", part.who, m)
 			}
 		}
@@ -488,7 +488,7 @@ func (k *planeKillers) spawn(stop chan struct{}) {
 // params are those of swarm.spawn for o.
 func (o *handedOut) params() map[string]any {
 	return map[string]any{"task": fmt.Sprintf("%s %d", o.kind, o.n), "artifacts": []string{"out.txt"}, "verify": map[string]any{"command": []string{"/bin/grep", "-aq", "^made", "out.txt"}},
-		"deadline": "10m", "retries": o.retries}
+		"deadline": "2h", "retries": o.retries}
 }
 
 // overAPI orders o, and reports whether that was acknowledged.
@@ -654,6 +654,14 @@ func (k *planeKillers) meddle(stop chan struct{}) {
 					k.wrong("cancel %s: %v", d.Delegation, err)
 				}
 				continue
+			}
+			select {
+			case <-k.calm: // nobody need wait longer after so many failures
+				if d.RunState == plane.Dispatched || d.State == plane.VerifierUnavailable {
+					_ = g.do(http.MethodPost, "/v1/delegations/"+d.Delegation+"/retry", nil, nil)
+					continue
+				}
+			default:
 			}
 			if d.State == plane.EvidenceMissing { // its files came too late, with a result that was adopted
 				_ = g.do(http.MethodPost, "/v1/delegations/"+d.Delegation+"/retry", nil, nil)
