@@ -234,6 +234,11 @@ func (w *hand) granted(envelope []byte, first, sent time.Duration) *grip {
 	if w.ended[l.lease()] { // the same poll again; what it said last may still be on its way
 		return nil
 	}
+	for _, o := range w.asleep {
+		if o.lease() == l.lease() {
+			return o // it has it already
+		}
+	}
 	w.asleep = append(w.asleep, l)
 	return l
 }
@@ -664,7 +669,7 @@ func (o *operator) cancel(id string) {
 func (o *operator) decide(d plane.DelegationListing, soon bool) {
 	resolve := func(body map[string]any) { o.act(saw, http.MethodPost, d.Delegation, "/resolve", body) }
 	switch {
-	case d.RunState == plane.WaitingHuman || d.RunState == plane.Failed && !d.Closed:
+	case d.RunState == plane.WaitingHuman || (d.RunState == plane.Failed || d.RunState == plane.Cancelled) && !d.Closed:
 		whole, ok := o.read(d.Delegation)
 		if !ok {
 			return
