@@ -51,8 +51,8 @@ type run struct {
 	cancelBy time.Time            // until when the plane waits for the proof; zero: no cancel
 	kept     map[string]wire.File // stored and attested, by name
 
-	acking sync.Once
-	ackErr error // of acknowledging the cancel
+	acked  chan struct{} // closed once the cancel is acknowledged, or cannot be; nil: nobody has tried
+	ackErr error         // of acknowledging the cancel
 }
 
 // run serves one grant to its end. life ends when the worker gives its runs up.
@@ -463,21 +463,33 @@ func (r *run) bury(ctx context.Context) ([]wire.Process, error) {
 
 // acknowledge says, once, that the order to stop has been received.
 func (r *run) acknowledge() error {
-	r.acking.Do(func() { _, r.ackErr = r.chain.say(r.talk, wire.KindCancelAck, wire.CancelAck{}) })
+	r.mu.Lock()
+	first := r.acked == nil
+	if first {
+		r.acked = make(chan struct{})
+	}
+	acked := r.acked
+	r.mu.Unlock()
+	if first {
+		_, r.ackErr = r.chain.say(r.talk, wire.KindCancelAck, wire.CancelAck{})
+		close(acked)
+	}
+	<-acked // of the first, which may take as long as the gateway is away
 	return r.ackErr
 }
 
-// cancelled acknowledges a cancel and proves that nothing of the run is alive. While
-// something is, the plane hears so and the tree is ended again, until the plane gives up.
+// cancelled acknowledges a cancel and proves that nothing of the run is alive, which counts
+// also when it comes too late for all else. While something is alive, the plane hears so and
+// the tree is ended again, until the plane gives up.
 func (r *run) cancelled(ctx context.Context) error {
-	if err := r.acknowledge(); err != nil {
+	if err := r.acknowledge(); err != nil && !isOver(err) {
 		return err
 	}
 	for told := false; ; {
 		live, err := r.bury(ctx)
 		if err == nil && len(live) == 0 {
 			failpoint.Here("worker.before-tombstone")
-			_, err := r.chain.say(ctx, wire.KindCancelProof, wire.CancelProof{Live: []wire.Process{}, Checks: 2})
+			err := r.chain.lastWord(ctx, wire.KindCancelProof, wire.CancelProof{Live: []wire.Process{}, Checks: 2})
 			failpoint.Here("worker.tombstone-answered")
 			return err
 		}

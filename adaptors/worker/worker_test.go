@@ -143,6 +143,36 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// A worker that learns of a cancel and cannot be heard until its lease is over still says
+// that nothing is alive: nobody else can.
+func TestCancelThatIsAcknowledgedTooLate(t *testing.T) {
+	bubble(t, func(t *testing.T, h *house) {
+		k := &hands{do: func(ctx context.Context, _ Task, _ Report) (Outcome, error) {
+			<-ctx.Done()
+			return Outcome{Exit: -1, Stopped: stoppedCancelled, Checks: 2}, nil
+		}}
+		h.start(h.member("smith", ops.Worker, k))
+		d := h.spawn(job)
+		h.await("the run", "RUNNING", func() string { return h.run(d) })
+		h.cancel(d)
+		var callbacks int
+		heals := time.Now().Add(3 * time.Minute)
+		h.net.is(func(path string) fate {
+			if path != "/v1/plane/callbacks" {
+				return pass
+			}
+			if callbacks++; callbacks > 1 && time.Now().Before(heals) { // the first is told of the cancel
+				return dropped
+			}
+			return pass
+		})
+		h.await("the delegation", "CANCELLED", func() string { return h.delegation(d) })
+		if got := h.text(`SELECT proof FROM dispatch WHERE delegation = $1`, d); got != "tombstone" {
+			t.Errorf("proof %q, want the tombstone", got)
+		}
+	})
+}
+
 // pb-022: what outlives SIGKILL is said, and never a proof.
 func TestPB022WhatCannotBeKilledIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, h *house) {

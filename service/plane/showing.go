@@ -213,7 +213,7 @@ func (s *DelegationShowing) waits(now time.Time) string {
 		return fmt.Sprintf("contact with worker %s: nobody knows whether it still runs", r.Worker)
 	case Recovering:
 		return "the plane to put together what is known"
-	case WaitingHuman, Failed:
+	case WaitingHuman, Failed, Cancelled: // of the last two, while something is unproven
 		for _, m := range s.Mutations {
 			if m.State == Intended {
 				return "a person to say whether a change outside has happened: box delegations resolve"
