@@ -67,6 +67,7 @@ soak: ## the long proofs: KILLS kills of a gateway, and of a plane's gateway and
 	$(GO) test -tags failpoint -count 1 -v -timeout 60m -run '^TestKill' ./service/artifacts -kills $(KILLS)
 	INBAND_RENDERINGS=100000 $(GO) test -count 1 -v -timeout 60m -run '^TestNothingRenderedIsAnOrder$$' ./envelope
 	INBAND_CHECK=all $(GO) test -count 1 -v -timeout 60m -run '^TestStepKeepsTheLaws$$' ./service/plane
+	INBAND_DAYS=6 $(GO) test -count 1 -v -timeout 60m -run '^TestDaysOfHeartbeats$$' ./service/plane
 	INBAND_MUTATIONS=all $(GO) test -count 1 -v -timeout 60m -run '^TestEachRuleDecidesSomeCase$$' ./tests
 	$(MAKE) fuzz FUZZTIME=60s
 
