@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"inband/service/journal"
 	"inband/service/journal/sqlite"
 	"inband/service/journal/storetest"
+	"inband/service/plane"
 )
 
 // box runs a command line on a state folder and returns its exit code and what it printed.
@@ -561,8 +563,17 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("what is up to date: %+v, exit code %d %s", m, code, errs)
 	}
 	// A journal of a program that had no plane yet.
-	for _, table := range []string{"run_file", "mutation", "evidence", "callback", "verification", "dispatch", "delegation", "instruction", "boot", "start_slot", "invitation", "principal", "plane", "journal_schema_plane"} {
-		if err := execSQL(folder.journal(), "DROP TABLE IF EXISTS "+table); err != nil {
+	made, err := fs.ReadFile(plane.Schema().FS, "sqlite/00001_plane.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := []string{"journal_schema_plane"}
+	for _, m := range regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`).FindAllSubmatch(made, -1) {
+		tables = append(tables, string(m[1]))
+	}
+	slices.Reverse(tables) // what refers to another is dropped first
+	for _, table := range tables {
+		if err := execSQL(folder.journal(), "DROP TABLE "+table); err != nil {
 			t.Fatal(err)
 		}
 	}
