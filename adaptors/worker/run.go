@@ -315,8 +315,14 @@ func (r *run) returned(worker context.Context, out Outcome) error {
 			if err := r.checkpoint(ctx); err != nil {
 				r.log.Warn("the last checkpoint before the question was not taken", "err", err)
 			}
-			_, err := r.chain.say(ctx, wire.KindHumanWait, wire.HumanWait{Question: question})
-			return err
+			switch _, err := r.chain.say(ctx, wire.KindHumanWait, wire.HumanWait{Question: question}); {
+			case err == nil:
+				return nil
+			case has(err, ops.Conflict): // it was told to stop meanwhile, and has not heard of it
+				return r.stopped(worker, fmt.Errorf("%w: %w", errCancel, err))
+			default:
+				return r.stopped(worker, err)
+			}
 		}
 	}
 	res := wire.Result{Succeeded: out.Exit == 0 && out.Stopped == "" && out.Unknown == "", Exit: out.Exit, Summary: r.blot(out.Tail), Worktree: out.Worktree}

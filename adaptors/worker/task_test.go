@@ -121,6 +121,27 @@ func TestUnprovenMutation(t *testing.T) {
 	})
 }
 
+// A question that comes after a cancel is refused, and what can be proved is said: that
+// nothing of the run is alive.
+func TestHumanWaitAfterCancel(t *testing.T) {
+	bubble(t, func(t *testing.T, h *house) {
+		spawned := make(chan string, 1)
+		h.start(h.member("smith", ops.Worker, &hands{do: func(ctx context.Context, k Task, r Report) (Outcome, error) {
+			h.cancel(<-spawned)
+			if err := os.WriteFile(k.Path(ControlFolder, QuestionFile), []byte("red or blue?\n"), 0o600); err != nil {
+				return Outcome{}, err
+			}
+			return leaves(ExitAsk)(ctx, k, r)
+		}}))
+		d := h.spawn(job)
+		spawned <- d
+		h.await("the delegation", "CANCELLED", func() string { return h.delegation(d) })
+		if got := h.text(`SELECT proof FROM dispatch WHERE delegation = $1`, d); got != "tombstone" {
+			t.Errorf("proof %q, want the tombstone", got)
+		}
+	})
+}
+
 // A command that needs a person writes its question and exits with 75. The answer comes
 // with the same run, and so does what was checkpointed.
 func TestHumanWait(t *testing.T) {
