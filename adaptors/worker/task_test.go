@@ -202,7 +202,7 @@ func TestCheckpoints(t *testing.T) {
 				if err := os.WriteFile(k.Path(OutFolder, "notes.txt"), []byte(text), 0o600); err != nil {
 					return Outcome{}, err
 				}
-				if sleep(ctx, 25*time.Second) != nil {
+				if sleep(ctx, 23*time.Second) != nil { // never at a tick, where half a file could be found
 					break
 				}
 			}
